@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/fs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+zinc_status zn_fs_read(const char *path, size_t max_bytes, zn_buf *out)
+{
+    zinc_status status;
+    char chunk[65536];
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        ZN_FAIL(ZINC_E_IO, "cannot open %s: %s", path, strerror(errno));
+    ZN_TRY_GOTO(zn_buf_append(out, "", 0));
+    for (;;) {
+        const size_t n = fread(chunk, 1, sizeof chunk, file);
+        if (n == 0)
+            break;
+        ZN_TRY_GOTO(zn_buf_append(out, chunk, n));
+        if (max_bytes && out->n > max_bytes)
+            ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s is larger than %zu bytes", path, max_bytes);
+    }
+    if (ferror(file))
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot read %s: %s", path, strerror(errno));
+    fclose(file);
+    return ZINC_OK;
+fail:
+    fclose(file);
+    return status;
+}
+
+zinc_status zn_fs_pwrite_all(int fd, const void *bytes, size_t n_bytes, int64_t offset,
+                             const char *path)
+{
+    const char *p = bytes;
+    while (n_bytes > 0) {
+        const ssize_t n = pwrite(fd, p, n_bytes, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            ZN_FAIL(ZINC_E_IO, "cannot write %zu bytes at offset %lld of %s: %s", n_bytes,
+                    (long long)offset, path, strerror(errno));
+        if (n == 0)
+            ZN_FAIL(ZINC_E_IO, "cannot write %zu bytes at offset %lld of %s: nothing was taken",
+                    n_bytes, (long long)offset, path);
+        p += n;
+        n_bytes -= (size_t)n;
+        offset += n;
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_fs_write_atomic(const char *path, const void *bytes, size_t n_bytes)
+{
+    zinc_status status;
+    char *temporary = NULL;
+    int fd = -1;
+    ZN_TRY(zn_format(&temporary, "%s.tmp.%ld", path, (long)getpid()));
+    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot create %s: %s", temporary, strerror(errno));
+    ZN_TRY_GOTO(zn_fs_pwrite_all(fd, bytes, n_bytes, 0, temporary));
+    if (fsync(fd) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot flush %s to disk: %s", temporary, strerror(errno));
+    const int closed = close(fd);
+    fd = -1;
+    if (closed != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot close %s: %s", temporary, strerror(errno));
+    if (rename(temporary, path) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot rename %s to %s: %s", temporary, path, strerror(errno));
+    zn_free(temporary);
+    return ZINC_OK;
+fail:
+    if (fd >= 0)
+        close(fd);
+    unlink(temporary);
+    zn_free(temporary);
+    return status;
+}
+
+zinc_status zn_map_open(const char *path, zn_map *out)
+{
+    zinc_status status;
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        ZN_FAIL(ZINC_E_IO, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot stat %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        ZN_FAIL_GOTO(ZINC_E_IO, "%s is not a regular file", path);
+    zn_map map = {.n_bytes = (size_t)st.st_size};
+    if (map.n_bytes > 0) {
+        void *data = mmap(NULL, map.n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            ZN_FAIL_GOTO(ZINC_E_IO, "cannot map %s: %s", path, strerror(errno));
+        map.data = data;
+    }
+    close(fd);
+    *out = map;
+    return ZINC_OK;
+fail:
+    close(fd);
+    return status;
+}
+
+void zn_map_close(zn_map *map)
+{
+    if (map->data) {
+        void *data;
+        memcpy(&data, &map->data, sizeof data); /* munmap takes no const pointer */
+        munmap(data, map->n_bytes);
+    }
+    memset(map, 0, sizeof *map);
+}
+
+bool zn_fs_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool zn_fs_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+zinc_status zn_fs_mkdirs(const char *path)
+{
+    char *copy;
+    ZN_TRY(zn_strdup(path, &copy));
+    for (char *p = copy + 1; *copy; p++) {
+        if (*p != '/' && *p != '\0')
+            continue;
+        const char saved = *p;
+        *p = '\0';
+        if (mkdir(copy, 0777) != 0 && errno != EEXIST) {
+            const int error = errno;
+            zn_free(copy);
+            ZN_FAIL(ZINC_E_IO, "cannot make the folder %s: %s", path, strerror(error));
+        }
+        *p = saved;
+        if (saved == '\0')
+            break;
+    }
+    zn_free(copy);
+    if (!zn_fs_is_dir(path))
+        ZN_FAIL(ZINC_E_IO, "cannot make the folder %s: a file is in the way", path);
+    return ZINC_OK;
+}
+
+bool zn_fs_is_empty_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return !zn_fs_exists(path);
+    bool empty = true;
+    for (const struct dirent *e; empty && (e = readdir(dir));)
+        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+    closedir(dir);
+    return empty;
+}
+
+zinc_status zn_fs_copy(const char *from, const char *to)
+{
+    zn_buf buf = {0};
+    zinc_status status;
+    ZN_TRY_GOTO(zn_fs_read(from, 0, &buf));
+    ZN_TRY_GOTO(zn_fs_write_atomic(to, buf.data, buf.n));
+    zn_buf_fini(&buf);
+    return ZINC_OK;
+fail:
+    zn_buf_fini(&buf);
+    return status;
+}
+
+zinc_status zn_fs_join(const char *dir, const char *name, char **out)
+{
+    const size_t n = strlen(dir);
+    const char *slash = n > 0 && dir[n - 1] == '/' ? "" : "/";
+    return zn_format(out, "%s%s%s", dir, slash, name);
+}

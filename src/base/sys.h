@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sys.h — what this machine is: cores, memory, vector instructions, clocks. Layer: base. */
+#ifndef ZN_BASE_SYS_H
+#define ZN_BASE_SYS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum zn_isa {
+    ZN_ISA_REF,    /* plain C */
+    ZN_ISA_AVX2,   /* AVX2 + FMA + F16C */
+    ZN_ISA_AVX512, /* AVX-512 F, BW, DQ, VL */
+} zn_isa;
+
+/** The best instruction set of this CPU, lowered by ZINC_ISA=ref|avx2|avx512 (a wish above what
+ *  the CPU has is ignored). */
+zn_isa zn_sys_isa(void);
+const char *zn_isa_name(zn_isa isa);
+
+/** Cores this process may run on (affinity mask, cgroup quota rounded up); at least 1. */
+int zn_sys_cores(void);
+
+/** Bytes of memory this process may use: the smaller of physical memory and the cgroup limit. */
+int64_t zn_sys_memory_bytes(void);
+
+/** Resident set of this process now, and its peak (VmRSS, VmHWM), in bytes; 0 if unknown. */
+int64_t zn_sys_rss_bytes(void);
+int64_t zn_sys_rss_peak_bytes(void);
+
+/** Monotonic seconds. */
+double zn_sys_now(void);
+
+/** Sleep; EINTR ends it early. */
+void zn_sys_sleep(double seconds);
+
+#endif

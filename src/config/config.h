@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h — a ds_config.json, and the arguments beside it, as one typed struct.
+ *
+ * Life of a configuration:
+ *   zn_config_load      text -> tree with positions -> zn_config, every key checked against the one
+ *                       table in keys.c (type, bounds, default, status, doc)
+ *   zn_config_override  command-line arguments fill absent and "auto" values; one that contradicts
+ *                       an explicit value of the file is an error that names both
+ *   zn_config_resolve   world size, model and run length known: batch triad, every "auto"
+ *   zn_config_print     the resolved values and where each came from
+ * All errors of a file are collected (zn_config_errors), each with JSON path, line, column, message
+ * and hint, before the load fails.
+ * A key's value is "file:LINE", "default", "argument --x" or "auto: why" in origin.
+ * Reading order: config.h, keys.c, reader.c, resolve.c, print.c. Layer: config (may use base). */
+#ifndef ZN_CONFIG_CONFIG_H
+#define ZN_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/mem.h"
+
+typedef enum zn_offload_device {
+    ZN_OFFLOAD_NONE,
+    ZN_OFFLOAD_CPU,
+    ZN_OFFLOAD_NVME,
+} zn_offload_device;
+
+/* Values after zn_config_resolve. Sizes are elements unless a name says otherwise. A field that the
+ * table marks "accepted" is parsed, printed and has no effect here. */
+typedef struct zn_config_values {
+    /* batch */
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    double gradient_clipping; /* 0: off */
+    int64_t steps_per_print;  /* 0: never */
+    bool prescale_gradients;
+    double gradient_predivide_factor;
+    bool has_communication_data_type;
+    zn_dtype communication_data_type;
+    bool has_grad_accum_dtype;
+    zn_dtype grad_accum_dtype;
+    bool wall_clock_breakdown, memory_breakdown, dump_state;
+
+    struct {
+        bool enabled;
+        double loss_scale; /* 0: dynamic */
+        int64_t initial_scale_power, loss_scale_window, hysteresis;
+        bool consecutive_hysteresis;
+        double min_loss_scale;
+    } fp16;
+    struct {
+        bool enabled;
+        bool check_grad_overflow;
+    } bf16;
+
+    struct {
+        int stage; /* 0..3 */
+        bool contiguous_gradients, reduce_scatter, allgather_partitions, overlap_comm;
+        bool round_robin_gradients;
+        int64_t reduce_bucket_size, allgather_bucket_size;
+        int64_t sub_group_size;
+        int64_t prefetch_bucket_size;        /* stage3_prefetch_bucket_size */
+        int64_t param_persistence_threshold; /* stage3_param_persistence_threshold */
+        int64_t model_persistence_threshold;
+        int64_t max_live_parameters, max_reuse_distance;
+        bool gather_16bit_weights_on_model_save;
+        zn_offload_device offload_optimizer, offload_param;
+        double offload_optimizer_ratio;
+        char *offload_optimizer_nvme_path, *offload_param_nvme_path; /* owned; NULL */
+        bool offload_optimizer_pin_memory, offload_param_pin_memory;
+        int64_t offload_param_buffer_count, offload_param_buffer_size, offload_param_max_in_cpu;
+        int64_t offload_optimizer_buffer_count;
+        bool offload_optimizer_pipeline_read, offload_optimizer_pipeline_write;
+        bool offload_optimizer_fast_init;
+    } zero;
+    struct {
+        int64_t block_size, queue_depth, intra_op_parallelism;
+        bool single_submit, overlap_events;
+    } aio;
+
+    /* optimizer: type as written (NULL: no block), params that were given. */
+    char *optimizer_type;
+    bool adam_w_mode, torch_adam;
+    /* Each is NaN where neither file nor argument gave it: the optimizer's default holds. */
+    double lr, weight_decay, beta1, beta2, eps, momentum, dampening, lamb_min_coeff, lamb_max_coeff;
+    bool nesterov, bias_correction, eps_inside_sqrt;
+
+    /* scheduler: type as written (NULL: no block). NaN / -1: not given, the schedule's default. */
+    char *scheduler_type;
+    double warmup_min_lr, warmup_max_lr, warmup_min_ratio, cos_min_ratio;
+    int64_t warmup_num_steps, total_num_steps;
+    char *warmup_type;
+    double cycle_min_lr, cycle_max_lr, decay_lr_rate, cycle_min_mom, cycle_max_mom, decay_mom_rate;
+    int64_t cycle_first_step_size, cycle_second_step_size, decay_step_size;
+    int64_t cycle_first_stair_count, cycle_second_stair_count;
+    int cycle_momentum; /* -1: not given */
+    double lr_range_test_min_lr, lr_range_test_step_rate;
+    int64_t lr_range_test_step_size;
+    int lr_range_test_staircase; /* -1: not given */
+
+    struct {
+        bool enabled;
+        char *output_path, *job_name;
+    } tensorboard, csv_monitor;
+    struct {
+        bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
+        int64_t number_checkpoints;
+    } activation_checkpointing;
+} zn_config_values;
+
+typedef struct zn_config zn_config;
+
+/* What the arguments of the command line said; only given ones are applied. Names are those of
+ * TrainingArguments. */
+typedef struct zn_config_argument {
+    const char *name;  /* "learning_rate", "per_device_train_batch_size", "bf16", … */
+    const char *value; /* as typed; "true"/"false" for flags */
+} zn_config_argument;
+
+/* What "auto" and the batch triad are resolved from. 0 / NaN: not known. */
+typedef struct zn_config_facts {
+    int64_t world_size;  /* required, >= 1 */
+    int64_t hidden_size; /* for the three stage-3 autos */
+    int64_t max_steps;   /* total optimizer steps, for total_num_steps "auto" */
+    int64_t n_samples;   /* training samples, from which max_steps follows with n_epochs */
+    double n_epochs;
+} zn_config_facts;
+
+/** Read a ds_config.json. path NULL: an empty configuration, all defaults. Not collective.
+ *  *out is set even on E_CONFIG, so that zn_config_errors can be listed; the message is the first
+ *  error, with file, line, column and JSON path. Release with zn_config_destroy. */
+ZINC_MUST_CHECK zinc_status zn_config_load(const char *path, zn_config **out);
+/** The same from n bytes; `name` stands for the file in messages. */
+ZINC_MUST_CHECK zinc_status zn_config_parse(const char *text, size_t n, const char *name,
+                                            zn_config **out);
+void zn_config_destroy(zn_config *config);
+
+/** Apply Trainer arguments. Names that are not configuration are ignored. All conflicts are
+ *  collected. Errors: E_CONFIG. */
+ZINC_MUST_CHECK zinc_status zn_config_override(zn_config *config,
+                                               const zn_config_argument *arguments, int n);
+
+/** Fill every "auto" and the batch triad; check rules that span keys. Errors: E_CONFIG. */
+ZINC_MUST_CHECK zinc_status zn_config_resolve(zn_config *config, const zn_config_facts *facts);
+
+/** The typed values; complete after zn_config_resolve. Borrowed. */
+const zn_config_values *zn_config_get(const zn_config *config);
+
+/** Where the value of a key came from: "file:12", "default", "argument --x", "auto: …". Borrowed;
+ *  NULL for an unknown path. */
+const char *zn_config_origin(const zn_config *config, const char *key_path);
+
+/** Whether the file itself gives this key (not "auto"). */
+bool zn_config_is_explicit(const zn_config *config, const char *key_path);
+
+/** Append the JSON document of `zinc config check --json` (cli.md). */
+ZINC_MUST_CHECK zinc_status zn_config_append_json(const zn_config *config, zn_buf *out);
+
+/** Number of collected errors and notes, and their one-line text
+ *  ("ds.json:7:14: zero_optimization.stage: … (hint)"). Borrowed. */
+int zn_config_n_errors(const zn_config *config);
+const char *zn_config_error(const zn_config *config, int i);
+int zn_config_n_notes(const zn_config *config);
+const char *zn_config_note(const zn_config *config, int i);
+
+/* One row of the key table, for docs/config.md and `zinc config`. */
+typedef struct zn_config_key_info {
+    const char *path, *type, *default_text, *status, *doc;
+} zn_config_key_info;
+int zn_config_n_keys(void);
+void zn_config_key(int i, zn_config_key_info *out);
+
+/** Nearest of n names to `name` by edit distance, or NULL if none is near. For "did you mean". */
+const char *zn_nearest_name(const char *name, const char *const *names, int n);
+
+#endif
