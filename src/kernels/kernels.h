@@ -46,20 +46,26 @@ typedef struct zn_attention {
     const int64_t *sample;   /* [B] index of each row in the global batch (dropout); may be NULL */
 } zn_attention;
 
-/* Element-wise optimizer updates over one contiguous range of n elements. */
-typedef struct zn_adam_args {
+/* One optimizer update over one contiguous range. Fields a kernel does not name are ignored.
+ * The gradient used is g = grad[i] * *grad_scale. */
+typedef struct zn_update_args {
     int64_t n;
-    float *master;    /* [n] fp32 (+=) */
-    float *m, *v;     /* [n] */
+    float *master;    /* [n] fp32, updated in place */
+    float *state[2];  /* [n] each */
     const void *grad; /* [n] of grad_dtype */
     zn_dtype grad_dtype;
     void *out16; /* [n] of out_dtype: the rounded master; NULL where params are masters */
     zn_dtype out_dtype;
     const float *grad_scale; /* device scalar: unscale and clip in one factor */
-    float lr, beta1, beta2, eps, weight_decay;
-    float bias1, bias2; /* 1 - beta^t, or 1 without bias correction */
-    bool decoupled;     /* AdamW: p -= lr*wd*p; else the decay is added to the gradient */
-} zn_adam_args;
+    float lr, weight_decay, eps;
+    float beta1, beta2;
+    float bias1, bias2;        /* 1 - beta^t, or 1 without bias correction */
+    bool decoupled;            /* adam: p -= lr*wd*p; else the decay is added to the gradient */
+    float momentum, dampening; /* sgd */
+    bool nesterov, first;      /* sgd; first: the momentum buffer becomes g */
+    bool eps_inside_sqrt;      /* lamb */
+    float trust_ratio;         /* lamb_update */
+} zn_update_args;
 
 typedef struct zn_kernels {
     const char *isa; /* "ref", "avx2", "avx512": what most slots are */
@@ -164,7 +170,21 @@ typedef struct zn_kernels {
     /** *out = sum of x[i]^2 in fp64: partials over blocks of ZN_SUMSQ_BLOCK elements counted from
      *  x, added in order. */
     zinc_status (*sum_squares)(zn_stream *s, const void *x, zn_dtype dtype, int64_t n, double *out);
-    zinc_status (*adam)(zn_stream *s, const zn_adam_args *args);
+    /** Adam and AdamW; state = {exp_avg, exp_avg_sq}. m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+     *  p -= lr * (m/bias1 / (sqrt(v/bias2) + eps) + wd * p). */
+    zinc_status (*adam)(zn_stream *s, const zn_update_args *args);
+    /** torch.optim.SGD; state = {momentum_buffer} where momentum > 0. */
+    zinc_status (*sgd)(zn_stream *s, const zn_update_args *args);
+    /** state = {sum}: v += g^2; p -= lr * g / (sqrt(v) + eps); the decay is added to g. */
+    zinc_status (*adagrad)(zn_stream *s, const zn_update_args *args);
+    /** state = {exp_avg}: c = b1 m + (1-b1) g; p = p (1 - lr wd) - lr sign(c), sign(0) = 0;
+     *  m = b2 m + (1-b2) g. */
+    zinc_status (*lion)(zn_stream *s, const zn_update_args *args);
+    /** Lamb pass 1: m, v as adam without bias correction; u = m/(sqrt(v)+eps) + wd p; adds the
+     *  fp64 sums of p^2 and u^2 (blocks as sum_squares) to sums[0] and sums[1]. */
+    zinc_status (*lamb_sums)(zn_stream *s, const zn_update_args *args, double *sums);
+    /** Lamb pass 2: p -= lr * trust_ratio * u, with u computed again from m, v, p. */
+    zinc_status (*lamb_update)(zn_stream *s, const zn_update_args *args);
 } zn_kernels;
 
 #define ZN_SUMSQ_BLOCK 4096
