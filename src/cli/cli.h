@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli.h — the command line: one table of commands, one table of options each.
  *
- * A subcommand is one file cmd_<name>.c that defines a zn_command and one row in commands.c.
- * Parsing,
- * --help, usage errors with the nearest option, man page and completion all come from the tables.
- * Options take `--name value` and `--name=value`; dashes and underscores are the same. People read
- * stderr, programs read stdout. Exit codes: 0 done, 1 bad input, 2 usage, 3 out of memory, 4 I/O,
- * 5 hang, 6 lost host, 128+n signal n. Layer: cli. */
+ * A subcommand is one file cmd_<name>.c that defines the zn_command `zn_command_<name>`, and one
+ * row in commands.c. Parsing, --help and usage errors with the nearest option all come from the
+ * tables. Options take `--name value` and `--name=value`; dashes and underscores are the same; `--`
+ * ends them. People read stderr, programs read stdout. SIGPIPE is ignored: a command that streams
+ * rows stops when ferror(stdout); zn_cli_main reports what could not be written. Exit codes: 0
+ * done, 1 bad input, 2 usage, 3 out of memory, 4 I/O, 5 hang, 6 lost host, 128+n signal n. Reading
+ * order: cli.h, commands.c, cli.c, args.c, args_number.c, help.c. Layer: cli. */
 #ifndef ZN_CLI_CLI_H
 #define ZN_CLI_CLI_H
 
@@ -67,7 +68,7 @@ ZINC_MUST_CHECK zinc_status zn_args_int(const zn_args *args, const char *name, i
                                         int64_t max, int64_t *out);
 ZINC_MUST_CHECK zinc_status zn_args_real(const zn_args *args, const char *name, double min,
                                          double max, double *out);
-/** Bytes: "2GB", "512MiB", "1e9". */
+/** Bytes: "2GB", "512MiB", "1e9"; K, M, G, T alone are powers of 1000; a rate's "/s" may follow. */
 ZINC_MUST_CHECK zinc_status zn_args_bytes(const zn_args *args, const char *name, int64_t *out);
 
 /** Print "zinc CMD: MESSAGE" for the last error on stderr and return the exit code for `status`. */

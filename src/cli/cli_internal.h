@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli_internal.h — what the files of the command line framework share: the parser (args.c), the
+ * help printer (help.c) and main (cli.c). Subcommands need cli.h only. Layer: cli. */
+#ifndef ZN_CLI_CLI_INTERNAL_H
+#define ZN_CLI_CLI_INTERNAL_H
+
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+/** Parse the words after the command's name. The words and `command` are borrowed for as long as
+ *  *out lives. E_INVALID: the message is the usage error, in one line. Release with
+ *  zn_args_destroy. */
+ZINC_MUST_CHECK zinc_status zn_args_parse(const zn_command *command, int n_words,
+                                          const char *const *words, zn_args **out);
+void zn_args_destroy(zn_args *args);
+
+/** Whether the words, up to the end of the options, ask for help (--help, -h). */
+bool zn_args_want_help(const zn_command *command, int n_words, const char *const *words);
+
+/** Whether two names are the same, with '-' and '_' alike; `n` bytes of `typed`. */
+bool zn_cli_same_name(const char *typed, size_t n, const char *name);
+
+/** NULL if there is no such command. */
+const zn_command *zn_cli_find_command(const char *name);
+
+/** What `zinc` alone, `zinc help` and `zinc help CMD` print. */
+void zn_help_welcome(FILE *out);
+void zn_help_commands(FILE *out);
+void zn_help_command(const zn_command *command, FILE *out);
+
+#endif

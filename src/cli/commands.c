@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* commands.c — the table of subcommands: one extern and one row each. */
+#include "cli/cli_internal.h"
+
+#include <string.h>
+
+extern const zn_command zn_command_env;
+
+const zn_command *const zn_commands[] = {
+    &zn_command_env,
+};
+const int zn_n_commands = (int)(sizeof zn_commands / sizeof zn_commands[0]);
+
+const zn_command *zn_cli_find_command(const char *name)
+{
+    for (int i = 0; i < zn_n_commands; i++)
+        if (zn_cli_same_name(name, strlen(name), zn_commands[i]->name))
+            return zn_commands[i];
+    return NULL;
+}
