@@ -1,7 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/kernels.h"
+#include "kernels/kernels_internal.h"
 
+const zn_kernels *zn_kernels_for(zn_isa isa)
+{
+    switch (isa) {
+    case ZN_ISA_REF:
+        return &zn_kernels_ref;
+#ifdef ZINC_HAVE_SIMD
+    case ZN_ISA_AVX2:
+        return &zn_kernels_avx2;
+    case ZN_ISA_AVX512:
+        return &zn_kernels_avx512;
+#endif
+    default:
+        return NULL;
+    }
+}
+
+const zn_kernels *zn_kernels_get(const zn_device *dev)
+{
+    (void)dev; /* one device so far, and its table hangs on the CPU alone */
+    const zn_kernels *kernels = zn_kernels_for(zn_sys_isa());
+    return kernels ? kernels : &zn_kernels_ref;
+}
+
+/* Rows are cut into at most 64 blocks; a block has a partial sum for the weight and one for the
+ * bias. */
 int64_t zn_norm_scratch(int64_t C)
 {
     return 64 * 2 * C;
+}
+
+int64_t zn_attention_scratch(const zn_attention *a, int n_threads)
+{
+    (void)n_threads;
+    return a->T;
 }

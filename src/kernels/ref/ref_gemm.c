@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ref/ref.h"
+
+zinc_status zn_ref_gemm(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
+                        float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
+                        float beta, float *C, int64_t ldc)
+{
+    (void)s;
+    for (int64_t m = 0; m < M; m++) {
+        for (int64_t n = 0; n < N; n++) {
+            double sum = 0;
+            for (int64_t k = 0; k < K; k++) {
+                const float a = trans_a ? A[k * lda + m] : A[m * lda + k];
+                const float b = trans_b ? B[n * ldb + k] : B[k * ldb + n];
+                sum += (double)a * b;
+            }
+            /* beta 0 must not read C, which may hold anything */
+            const double old = beta == 0 ? 0 : (double)beta * C[m * ldc + n];
+            C[m * ldc + n] = (float)((double)alpha * sum + old);
+        }
+    }
+    return ZINC_OK;
+}
