@@ -18,6 +18,7 @@ struct zn_args {
     int n_values;
     const char **positional;
     int n_positional;
+    bool want_help;
 };
 
 /* The words still to be read. */
@@ -198,6 +199,10 @@ zinc_status zn_args_parse(const zn_command *command, int n_words, const char *co
         const char *word = words[at.i++];
         if (!options_ended && is_end_mark(word)) {
             options_ended = true;
+        } else if (!options_ended && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
+            args->want_help = true;
+            *out = args;
+            return ZINC_OK;
         } else if (!options_ended && looks_like_option(word)) {
             ZN_TRY_GOTO(parse_option(args, word, &at));
         } else if (!options_ended && word[0] == '-' && word[1] && !strchr(".0123456789", word[1])) {
@@ -224,19 +229,9 @@ void zn_args_destroy(zn_args *args)
     zn_free(args);
 }
 
-bool zn_args_want_help(const zn_command *command, int n_words, const char *const *words)
+bool zn_args_want_help(const zn_args *args)
 {
-    for (int i = 0; i < n_words && !is_end_mark(words[i]); i++) {
-        if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
-            return true;
-        if (command->rest_is_program && words[i][0] != '-') {
-            /* A word after an option may be its value; only a value-less command line is sure. */
-            const char *before = i > 0 ? words[i - 1] : "";
-            if (!looks_like_option(before) || strchr(before, '='))
-                return false;
-        }
-    }
-    return false;
+    return args->want_help;
 }
 
 static int option_index(const zn_args *args, const char *name)

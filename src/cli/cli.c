@@ -107,14 +107,14 @@ static int help_main(int n_words, char **words)
 static int command_main(const zn_command *command, int n_words, const char *const *words)
 {
     zn_args *args = NULL;
-    if (zn_args_want_help(command, n_words, words)) {
-        zn_help_command(command, stdout);
-        return 0;
-    }
     const zinc_status status = zn_args_parse(command, n_words, words, &args);
     if (status != ZINC_OK)
         return zn_cli_fail(command->name, status);
-    const int code = command->run(args);
+    int code = 0;
+    if (zn_args_want_help(args))
+        zn_help_command(command, stdout);
+    else
+        code = command->run(args);
     zn_args_destroy(args);
     return code;
 }

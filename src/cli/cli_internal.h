@@ -15,8 +15,9 @@ ZINC_MUST_CHECK zinc_status zn_args_parse(const zn_command *command, int n_words
                                           const char *const *words, zn_args **out);
 void zn_args_destroy(zn_args *args);
 
-/** Whether the words, up to the end of the options, ask for help (--help, -h). */
-bool zn_args_want_help(const zn_command *command, int n_words, const char *const *words);
+/** Whether --help or -h was among the options; what follows it was then not parsed, and required
+ *  arguments may be missing. */
+bool zn_args_want_help(const zn_args *args);
 
 /** Whether two names are the same, with '-' and '_' alike; `n` bytes of `typed`. */
 bool zn_cli_same_name(const char *typed, size_t n, const char *name);
