@@ -168,6 +168,20 @@ bool zn_fs_is_empty_dir(const char *path)
     return empty;
 }
 
+zinc_status zn_fs_sync_dir(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        ZN_FAIL(ZINC_E_IO, "cannot open the folder %s: %s", path, strerror(errno));
+    const int failed = fsync(fd);
+    const int error = errno;
+    close(fd);
+    /* Some file systems cannot sync a folder and say so with EINVAL. */
+    if (failed && error != EINVAL)
+        ZN_FAIL(ZINC_E_IO, "cannot flush the folder %s to disk: %s", path, strerror(error));
+    return ZINC_OK;
+}
+
 zinc_status zn_fs_copy(const char *from, const char *to)
 {
     zn_buf buf = {0};

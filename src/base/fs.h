@@ -40,6 +40,9 @@ ZINC_MUST_CHECK zinc_status zn_fs_copy(const char *from, const char *to);
 /** dir + "/" + name in a new string. Free with zn_free. */
 ZINC_MUST_CHECK zinc_status zn_fs_join(const char *dir, const char *name, char **out);
 
+/** fsync a folder, so that renames in it survive a power loss. Errors: E_IO. */
+ZINC_MUST_CHECK zinc_status zn_fs_sync_dir(const char *path);
+
 /** write(2) until all n_bytes are at `offset` (pwrite), short writes and EINTR handled. E_IO names
  *  `path`. */
 ZINC_MUST_CHECK zinc_status zn_fs_pwrite_all(int fd, const void *bytes, size_t n_bytes,

@@ -67,15 +67,23 @@ ZINC_MUST_CHECK zinc_status zn_weights_writer_begin(zn_weights_writer *writer);
  *  of different ranks do not overlap. */
 ZINC_MUST_CHECK zinc_status zn_weights_writer_write(zn_weights_writer *writer, int i,
                                                     int64_t offset, int64_t n, const float *values);
+/** The same from raw little-endian elements of the tensor's own type: any type, no conversion. */
+ZINC_MUST_CHECK zinc_status zn_weights_writer_write_raw(zn_weights_writer *writer, int i,
+                                                        int64_t offset, int64_t n,
+                                                        const void *elements);
 /** fsync what this rank wrote. Every rank, before the barrier that precedes commit. */
 ZINC_MUST_CHECK zinc_status zn_weights_writer_flush(zn_weights_writer *writer);
 /** Rename the temporaries to their names, write the index, fsync the folder, re-read the headers
  *  and compare. One rank, after the barrier. */
 ZINC_MUST_CHECK zinc_status zn_weights_writer_commit(zn_weights_writer *writer);
+/** Number of files planned, and the name of the i-th (without the folder). Borrowed. */
+int zn_weights_writer_n_files(const zn_weights_writer *writer);
+const char *zn_weights_writer_file(const zn_weights_writer *writer, int i);
 /** Close; removes temporaries that were begun by this rank and not committed. NULL is fine. */
 void zn_weights_writer_destroy(zn_weights_writer *writer);
 
-/** Whole files in one call, for tools and tests: values[i] is [n_elems] fp32. */
+/** Whole files in one call, for tools and tests: values[i] is [n_elems] fp32. `path` is one file if
+ *  it ends in .safetensors, else a folder (made if missing) that gets model.safetensors. */
 ZINC_MUST_CHECK zinc_status zn_weights_save(const char *path, const zn_tensor_plan *tensors,
                                             int n_tensors, const float *const *values);
 
