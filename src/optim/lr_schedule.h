@@ -41,7 +41,7 @@ typedef struct zn_lr_schedule {
     double warmup_min_ratio, cos_min_ratio;
     double cycle_min_lr, cycle_max_lr, decay_lr_rate;
     int64_t cycle_first_step_size, cycle_second_step_size; /* second 0: as first */
-    int64_t cycle_first_stair_count, cycle_second_stair_count, decay_step_size;
+    int64_t cycle_first_stair_count, cycle_second_stair_count, decay_step_size; /* -1: as first */
     bool cycle_momentum;
     double cycle_min_mom, cycle_max_mom, decay_mom_rate;
     double lr_range_test_min_lr, lr_range_test_step_rate;

@@ -71,6 +71,11 @@ typedef struct zn_optim_ops {
  *  the names; E_UNSUPPORTED names one that DeepSpeed has and Zinc refuses, with the reason. */
 ZINC_MUST_CHECK zinc_status zn_optim_find(const char *name, const zn_optim_ops **out);
 
+/** The variant of `ops` that keeps the fewest states with these hyper-parameters: SGD needs no
+ *  buffer where no group has momentum (momentum must then stay 0). Otherwise `ops` itself. */
+const zn_optim_ops *zn_optim_lean(const zn_optim_ops *ops, const zn_optim_hyper *groups,
+                                  int n_groups);
+
 /** Names for messages: "adam, adamw, …". */
 const char *zn_optim_names(void);
 
