@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gather.c — full parameters while they are used: gather, prefetch, keep, let go (stage 3). */
+#include "zero/zero_internal.h"
+
+#include <limits.h>
+
+static zinc_status nothing(void *arg)
+{
+    (void)arg;
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_order_after_compute(zn_zero *zero)
+{
+    zn_event computed = {0};
+    ZN_TRY(zn_stream_submit(zn_device_compute(zero->p.dev), nothing, NULL, 0, &computed));
+    return zn_stream_wait_event(zn_comm_stream(zero->p.comm), computed);
+}
+
+zinc_status zn_zero_gather_chunks(zn_zero *zero, const zn_zero_region *region,
+                                  const zn_zero_view *slices, void *full, int64_t first, int64_t n,
+                                  int64_t bucket, zn_event *event)
+{
+    int64_t step = bucket / region->chunk_elems;
+    if (step < 1)
+        step = 1;
+    for (int64_t chunk = first; chunk < first + n; chunk += step) {
+        const zn_slices layout = {.dtype = slices->dtype,
+                                  .slice_elems = region->slice_elems,
+                                  .n_blocks = first + n - chunk < step ? first + n - chunk : step,
+                                  .shard_stride = slices->chunk_stride};
+        char *to =
+            (char *)full + (size_t)(chunk * region->chunk_elems) * zn_dtype_size(slices->dtype);
+        ZN_TRY(zn_comm_all_gather(zero->p.comm, to, zn_zero_at(slices, chunk, zero->rank), &layout,
+                                  zero->list.unit_names[region->unit], event));
+        zero->stats.n_gathers++;
+    }
+    return ZINC_OK;
+}
+
+static void forget_region(zn_zero *zero, zn_zero_region *region)
+{
+    if (!region->gathered)
+        return;
+    zn_zero_pool_put(&zero->gather_pool, region->gathered);
+    zero->prefetched -= region->prefetched;
+    zero->live -= region->padded_elems;
+    region->prefetched = 0;
+    region->gathered = NULL;
+    region->chunks_issued = 0;
+}
+
+/* A buffer may be given away only when nothing writes to it any more. */
+static zinc_status release_region(zn_zero *zero, zn_zero_region *region)
+{
+    if (region->gathered && region->chunks_issued > 0)
+        ZN_TRY(zn_event_wait(region->gather_event, -1));
+    forget_region(zero, region);
+    return ZINC_OK;
+}
+
+static zinc_status release_unit(zn_zero *zero, int unit)
+{
+    const zn_zero_unit *u = &zero->units[unit];
+    for (int k = 0; k < u->n_regions; k++)
+        ZN_TRY(release_region(zero, &zero->regions[u->regions[k]]));
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_release_all(zn_zero *zero)
+{
+    for (int r = 0; r < zero->n_regions; r++)
+        ZN_TRY(release_region(zero, &zero->regions[r]));
+    return ZINC_OK;
+}
+
+/* Make room for n more elements: let go of kept units, the one used last of all first. */
+static zinc_status make_room(zn_zero *zero, int64_t n)
+{
+    while (zero->live + n > zero->p.max_live) {
+        int victim = -1;
+        int64_t farthest = -1;
+        for (int r = 0; r < zero->n_regions; r++) {
+            const zn_zero_region *region = &zero->regions[r];
+            if (!region->gathered || zero->units[region->unit].users > 0)
+                continue;
+            const int64_t distance = zn_zero_next_use(zero, region->unit);
+            if (distance > farthest) {
+                farthest = distance;
+                victim = region->unit;
+            }
+        }
+        if (victim < 0)
+            return ZINC_OK; /* what is in use must fit: a unit is never cut */
+        ZN_TRY(release_unit(zero, victim));
+    }
+    return ZINC_OK;
+}
+
+static zinc_status hold_region(zn_zero *zero, zn_zero_region *region)
+{
+    const size_t n_bytes = (size_t)region->padded_elems * zn_dtype_size(zero->p.param_dtype);
+    ZN_TRY(zn_zero_pool_get(zero, &zero->gather_pool, n_bytes, &region->gathered));
+    zero->live += region->padded_elems;
+    if (zero->live > zero->stats.live_peak)
+        zero->stats.live_peak = zero->live;
+    return ZINC_OK;
+}
+
+static zinc_status gather_more(zn_zero *zero, zn_zero_region *region, int64_t n_chunks)
+{
+    ZN_TRY(zn_zero_gather_chunks(zero, region, &region->param, region->gathered,
+                                 region->chunks_issued, n_chunks, INT64_MAX,
+                                 &region->gather_event));
+    region->chunks_issued += n_chunks;
+    return ZINC_OK;
+}
+
+/* Issue gathers for the units that come next, inside the prefetch bucket and max_live. Only whole
+ * chunks, in trace order, so that every rank issues the same ones. */
+static zinc_status prefetch(zn_zero *zero)
+{
+    if (!zero->training || !zero->trace_known || zero->trace_broken || !zero->p.overlap_comm)
+        return ZINC_OK;
+    for (int64_t i = zero->cursor; i < zero->n_trace; i++) {
+        const zn_zero_unit *u = &zero->units[zero->trace[i]];
+        for (int k = 0; k < u->n_regions; k++) {
+            zn_zero_region *region = &zero->regions[u->regions[k]];
+            const int64_t missing = region->n_chunks - region->chunks_issued;
+            if (region->full || missing == 0)
+                continue;
+            int64_t chunks = (zero->p.prefetch_bucket - zero->prefetched) / region->chunk_elems;
+            chunks = chunks < missing ? chunks : missing;
+            if (chunks < 1)
+                return ZINC_OK;
+            if (!region->gathered) {
+                if (zero->live + region->padded_elems > zero->p.max_live)
+                    return ZINC_OK;
+                ZN_TRY(hold_region(zero, region));
+            }
+            ZN_TRY(gather_more(zero, region, chunks));
+            region->prefetched += chunks * region->chunk_elems;
+            zero->prefetched += chunks * region->chunk_elems;
+            zero->stats.n_prefetches++;
+            if (zero->prefetched > zero->stats.prefetch_peak)
+                zero->stats.prefetch_peak = zero->prefetched;
+            if (chunks < missing)
+                return ZINC_OK;
+        }
+    }
+    return ZINC_OK;
+}
+
+static zinc_status issue_unit(zn_zero *zero, int unit)
+{
+    const zn_zero_unit *u = &zero->units[unit];
+    for (int k = 0; k < u->n_regions; k++) {
+        zn_zero_region *region = &zero->regions[u->regions[k]];
+        if (region->full)
+            continue;
+        if (!region->gathered) {
+            ZN_TRY(make_room(zero, region->padded_elems));
+            ZN_TRY(hold_region(zero, region));
+        }
+        if (region->chunks_issued < region->n_chunks)
+            ZN_TRY(gather_more(zero, region, region->n_chunks - region->chunks_issued));
+        zero->prefetched -= region->prefetched;
+        region->prefetched = 0;
+    }
+    return ZINC_OK;
+}
+
+static zinc_status wait_unit(zn_zero *zero, int unit)
+{
+    const zn_zero_unit *u = &zero->units[unit];
+    for (int k = 0; k < u->n_regions; k++) {
+        const zn_zero_region *region = &zero->regions[u->regions[k]];
+        if (!region->full)
+            ZN_TRY(zn_event_wait(region->gather_event, -1));
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass)
+{
+    zn_zero *zero = ctx;
+    (void)pass;
+    if (zero->units[unit].users++ > 0)
+        return ZINC_OK;
+    if (zero->p.stage < 3 || zero->shared_slab)
+        return ZINC_OK;
+    if (zero->training)
+        ZN_TRY(zn_zero_trace_acquire(zero, unit));
+    ZN_TRY(zn_zero_order_after_compute(zero));
+    ZN_TRY(issue_unit(zero, unit));
+    ZN_TRY(prefetch(zero));
+    return wait_unit(zero, unit);
+}
+
+zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass)
+{
+    zn_zero *zero = ctx;
+    (void)pass;
+    if (--zero->units[unit].users > 0)
+        return ZINC_OK;
+    if (zero->p.stage < 3 || zero->shared_slab)
+        return ZINC_OK;
+    const int64_t distance = zn_zero_next_use(zero, unit);
+    if (distance != INT64_MAX && distance <= zero->p.max_reuse_distance &&
+        zero->live <= zero->p.max_live)
+        return ZINC_OK;
+    return release_unit(zero, unit);
+}
+
+const void *zn_zero_data(void *ctx, int param)
+{
+    const zn_zero *zero = ctx;
+    const zn_zero_place *place = &zero->places[param];
+    const zn_zero_region *region = &zero->regions[place->region];
+    const char *base = region->full ? region->param.base : region->gathered;
+    return base + (size_t)place->offset * zn_dtype_size(zero->p.param_dtype);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grads.c — gradients from the model's buffer to the reduced shard.
+ *
+ *   unit_grad (full, fp32)  --round once-->  staging (wire type)  --sum over ranks, fp32-->  grad
+ *
+ * An fp32 wire needs no staging: peers read unit_grad itself. Where a full accumulator is kept
+ * (stage 0; stage 1 with accumulation) unit_grad is that accumulator, micro-batches add up in it,
+ * and it is reduced in place at the boundary only. */
+#include "zero/zero_internal.h"
+
+static zinc_status touch_region(zn_zero *zero, zn_zero_region *region)
+{
+    if (region->unit_grad_touched)
+        return ZINC_OK;
+    const size_t n_bytes = (size_t)region->padded_elems * sizeof(float);
+    if (!region->unit_grad)
+        ZN_TRY(zn_zero_pool_get(zero, &zero->grad_pool, n_bytes, &region->unit_grad));
+    ZN_TRY(
+        zero->p.kernels->zero(zn_device_compute(zero->p.dev), region->unit_grad, (int64_t)n_bytes));
+    region->unit_grad_touched = true;
+    return ZINC_OK;
+}
+
+float *zn_zero_grad(void *ctx, int param)
+{
+    zn_zero *zero = ctx;
+    const zn_zero_place *place = &zero->places[param];
+    zn_zero_region *region = &zero->regions[place->region];
+    if (!region->trainable || zero->grad_status != ZINC_OK)
+        return NULL;
+    zero->grad_status = touch_region(zero, region);
+    if (zero->grad_status != ZINC_OK) {
+        zn_error_save(&zero->grad_error, zero->grad_status);
+        return NULL;
+    }
+    return region->unit_grad + place->offset;
+}
+
+static zinc_status reap_pending(zn_zero *zero, int keep)
+{
+    while (zero->n_pending > keep) {
+        ZN_TRY(zn_event_wait(zero->pending[0].event, -1));
+        zn_zero_pool_put(&zero->grad_pool, zero->pending[0].buffer);
+        zero->n_pending--;
+        for (int i = 0; i < zero->n_pending; i++)
+            zero->pending[i] = zero->pending[i + 1];
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_reduce_wait(zn_zero *zero)
+{
+    ZN_TRY(reap_pending(zero, 0));
+    return zn_event_wait(zero->last_reduce, -1);
+}
+
+/* Where the wire reads chunks [chunk, chunk + n): unit_grad itself, or a staging buffer. */
+static zinc_status put_on_wire(zn_zero *zero, const zn_zero_region *region, int64_t chunk,
+                               int64_t n, const void **out, int *slot)
+{
+    const float *from = region->unit_grad + chunk * region->chunk_elems;
+    *slot = -1;
+    if (zero->p.wire_dtype == ZN_DTYPE_F32) {
+        *out = from;
+        return ZINC_OK;
+    }
+    const int i = zero->staging_next;
+    if (zero->p.overlap_comm)
+        zero->staging_next = 1 - i;
+    ZN_TRY(zn_event_wait(zero->staging_event[i], -1));
+    ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), zero->staging[i],
+                                    zero->p.wire_dtype, from, ZN_DTYPE_F32, 1.0f,
+                                    n * region->chunk_elems));
+    *out = zero->staging[i];
+    *slot = i;
+    return ZINC_OK;
+}
+
+static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t chunk, int64_t n)
+{
+    const void *wire;
+    int slot;
+    const zn_slices layout = {.dtype = zero->p.wire_dtype,
+                              .slice_elems = region->slice_elems,
+                              .n_blocks = n,
+                              .shard_stride = region->grad.chunk_stride};
+    const bool accumulate = !zn_zero_keeps_full_grads(zero) && zero->micro_batches > 0;
+    ZN_TRY(put_on_wire(zero, region, chunk, n, &wire, &slot));
+    ZN_TRY(zn_zero_order_after_compute(zero));
+    ZN_TRY(zn_comm_reduce_scatter(zero->p.comm, wire, zn_zero_at(&region->grad, chunk, zero->rank),
+                                  &layout, region->grad.dtype, accumulate,
+                                  zero->list.unit_names[region->unit], &zero->last_reduce));
+    zero->stats.n_reduces++;
+    if (slot >= 0)
+        zero->staging_event[slot] = zero->last_reduce;
+    if (zero->p.stage == 0)
+        ZN_TRY(zn_zero_gather_chunks(zero, region, &region->grad, region->grad.base, chunk, n,
+                                     INT64_MAX, &zero->last_reduce));
+    return zero->p.overlap_comm ? ZINC_OK : zn_event_wait(zero->last_reduce, -1);
+}
+
+/* The transient buffer goes back at once if the wire has its own copy, else after the reduction. */
+static zinc_status return_buffer(zn_zero *zero, zn_zero_region *region)
+{
+    if (zn_zero_keeps_full_grads(zero))
+        return ZINC_OK;
+    float *buffer = region->unit_grad;
+    region->unit_grad = NULL;
+    region->unit_grad_touched = false;
+    if (zero->p.wire_dtype != ZN_DTYPE_F32) {
+        zn_zero_pool_put(&zero->grad_pool, buffer);
+        return ZINC_OK;
+    }
+    ZN_TRY(reap_pending(zero, zero->p.overlap_comm ? ZN_ZERO_MAX_PENDING - 1 : 0));
+    zero->pending[zero->n_pending++] =
+        (zn_zero_pending){.event = zero->last_reduce, .buffer = buffer};
+    return zero->p.overlap_comm ? ZINC_OK : reap_pending(zero, 0);
+}
+
+static zinc_status reduce_region(zn_zero *zero, zn_zero_region *region)
+{
+    int64_t step = zero->p.reduce_bucket / region->chunk_elems;
+    if (step < 1)
+        step = 1;
+    for (int64_t chunk = 0; chunk < region->n_chunks; chunk += step) {
+        const int64_t left = region->n_chunks - chunk;
+        ZN_TRY(reduce_chunks(zero, region, chunk, left < step ? left : step));
+    }
+    return return_buffer(zero, region);
+}
+
+zinc_status zn_zero_grads_ready(void *ctx, int unit)
+{
+    zn_zero *zero = ctx;
+    zn_zero_unit *u = &zero->units[unit];
+    if (zero->grad_status != ZINC_OK)
+        return zn_error_restore(&zero->grad_error);
+    if (u->reduced)
+        ZN_FAIL(ZINC_E_INVALID, "gradients of unit %s were handed over twice in one backward",
+                zero->list.unit_names[unit]);
+    u->reduced = true;
+    for (int k = 0; k < u->n_regions; k++) {
+        zn_zero_region *region = &zero->regions[u->regions[k]];
+        if (!region->trainable)
+            continue;
+        ZN_TRY(touch_region(zero, region)); /* no gradient at all counts as zero */
+        if (!zn_zero_keeps_full_grads(zero) || zero->boundary)
+            ZN_TRY(reduce_region(zero, region));
+    }
+    return ZINC_OK;
+}
+
+void zn_zero_forget_grads(zn_zero *zero)
+{
+    for (int r = 0; r < zero->n_regions; r++)
+        zero->regions[r].unit_grad_touched = false;
+    zero->micro_batches = 0;
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step.c — the life of a micro-batch around the model, and the optimizer step. */
+#include "zero/zero_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- create and destroy ---- */
+
+static zinc_status copy_list(zn_zero *zero, const zn_param_list *list, const int *groups)
+{
+    for (int u = 0; u < list->n_units; u++)
+        ZN_TRY(zn_param_list_add_unit(&zero->list, list->unit_names[u], NULL));
+    for (int i = 0; i < list->n_specs; i++)
+        ZN_TRY(zn_param_list_add(&zero->list, &list->specs[i], NULL));
+    ZN_TRY(zn_alloc_array(&zero->group_of_param, (size_t)list->n_specs, sizeof(int),
+                          "parameter groups"));
+    for (int i = 0; groups && i < list->n_specs; i++)
+        zero->group_of_param[i] = groups[i];
+    return ZINC_OK;
+}
+
+static zinc_status check_params(const zn_zero_params *p)
+{
+    if (p->stage < 0 || p->stage > 3)
+        ZN_FAIL(ZINC_E_INVALID, "zero_optimization.stage is %d; 0, 1, 2 and 3 exist", p->stage);
+    if (p->reduce_bucket < 1 || p->allgather_bucket < 1 || p->sub_group < 1)
+        ZN_FAIL(ZINC_E_INVALID,
+                "reduce_bucket_size %lld, allgather_bucket_size %lld and "
+                "sub_group_size %lld must be at least 1",
+                (long long)p->reduce_bucket, (long long)p->allgather_bucket,
+                (long long)p->sub_group);
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *list,
+                           const int *group_of_param, zn_zero **out)
+{
+    zinc_status status;
+    zn_zero *zero = NULL;
+    ZN_TRY(check_params(params));
+    ZN_TRY(zn_alloc(&zero, sizeof *zero, "the ZeRO engine"));
+    zero->p = *params;
+    zero->rank = zn_comm_rank(params->comm);
+    zero->n_ranks = zn_comm_n_ranks(params->comm);
+    zero->hooks = (zn_param_hooks){.ctx = zero,
+                                   .param_dtype = params->param_dtype,
+                                   .before_use = zn_zero_before_use,
+                                   .after_use = zn_zero_after_use,
+                                   .data = zn_zero_data,
+                                   .grad = zn_zero_grad,
+                                   .grads_ready = zn_zero_grads_ready};
+    ZN_TRY_GOTO(copy_list(zero, list, group_of_param));
+    ZN_TRY_GOTO(zn_zero_layout(zero));
+    ZN_TRY_GOTO(zn_comm_agree(params->comm, zn_zero_store_alloc(zero)));
+    *out = zero;
+    return ZINC_OK;
+fail:
+    zn_zero_destroy(zero);
+    return status;
+}
+
+void zn_zero_destroy(zn_zero *zero)
+{
+    if (!zero)
+        return;
+    (void)zn_stream_sync(zn_comm_stream(zero->p.comm), -1); /* after an error: already poisoned */
+    zn_zero_store_free(zero);
+    zn_param_list_fini(&zero->list);
+    zn_free(zero->group_of_param);
+    zn_free(zero->regions);
+    zn_free(zero->places);
+    zn_free(zero->placed);
+    zn_free(zero->units);
+    zn_free(zero->pieces);
+    zn_free(zero->trace);
+    zn_free(zero->sums);
+    zn_free(zero->all_sums);
+    zn_free(zero->totals);
+    zn_free(zero);
+}
+
+const zn_param_hooks *zn_zero_hooks(zn_zero *zero)
+{
+    return &zero->hooks;
+}
+
+void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out)
+{
+    *out = zero->stats;
+}
+
+void zn_zero_reset_stats(zn_zero *zero)
+{
+    const zn_zero_stats old = zero->stats;
+    zero->stats = (zn_zero_stats){.padded_elems = old.padded_elems,
+                                  .trainable_padded = old.trainable_padded,
+                                  .persistent_elems = old.persistent_elems,
+                                  .largest_unit = old.largest_unit};
+}
+
+/* ---- micro-batches ---- */
+
+zinc_status zn_zero_begin(zn_zero *zero, bool boundary)
+{
+    if (zero->training)
+        ZN_FAIL(ZINC_E_INVALID, "a micro-batch began before backward_end of the one before");
+    zero->training = true;
+    zero->boundary = boundary;
+    zero->cursor = 0;
+    zero->grad_status = ZINC_OK;
+    for (int u = 0; u < zero->list.n_units; u++)
+        zero->units[u].reduced = false;
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_backward_end(zn_zero *zero)
+{
+    for (int u = zero->list.n_units - 1; u >= 0; u--)
+        if (!zero->units[u].reduced)
+            ZN_TRY(zn_zero_grads_ready(zero, u));
+    ZN_TRY(zn_zero_release_all(zero));
+    ZN_TRY(zn_zero_trace_end(zero));
+    zero->micro_batches++;
+    zero->training = false;
+    return ZINC_OK;
+}
+
+/* ---- the norm ---- */
+
+/* Sum of squares of every slice, of all ranks, into partials[chunk * W + rank]. */
+static zinc_status slice_partials(zn_zero *zero)
+{
+    zn_stream *compute = zn_device_compute(zero->p.dev);
+    const int64_t W = zero->n_ranks;
+    const bool all = zero->p.stage == 0;
+    for (int r = 0; r < zero->n_regions; r++) {
+        const zn_zero_region *region = &zero->regions[r];
+        for (int64_t c = 0; region->trainable && c < region->n_chunks; c++) {
+            double *sums = zero->partials + (region->first_chunk + c) * W;
+            for (int64_t rank = all ? 0 : zero->rank; rank < (all ? W : zero->rank + 1); rank++)
+                ZN_TRY(zero->p.kernels->sum_squares(compute, zn_zero_at(&region->grad, c, rank),
+                                                    region->grad.dtype, region->slice_elems,
+                                                    &sums[rank]));
+        }
+    }
+    ZN_TRY(zn_stream_sync(compute, -1));
+    if (W == 1)
+        return ZINC_OK;
+    for (int64_t c = 0; c < zero->n_chunks; c++)
+        zero->exchange_mine[c] = zero->partials[c * W + zero->rank];
+    /* under stage 0 the values are known; the exchange still keeps ranks in step */
+    ZN_TRY(zn_comm_exchange(zero->p.comm, zero->exchange_mine,
+                            (size_t)zero->n_chunks * sizeof(double), zero->exchange,
+                            "gradient norm"));
+    for (int64_t c = 0; !all && c < zero->n_chunks; c++)
+        for (int64_t rank = 0; rank < W; rank++)
+            zero->partials[c * W + rank] = zero->exchange[rank * zero->n_chunks + c];
+    return ZINC_OK;
+}
+
+static bool has_non_finite(const zn_zero *zero, const zn_zero_piece *piece)
+{
+    const zn_zero_view *view = &zero->regions[piece->region].grad;
+    const char *base = zn_zero_at(view, piece->chunk, piece->rank);
+    for (int64_t i = piece->in_slice; i < piece->in_slice + piece->n; i++) {
+        float x;
+        uint16_t half;
+        if (view->dtype == ZN_DTYPE_F32) {
+            memcpy(&x, base + i * 4, sizeof x);
+        } else {
+            memcpy(&half, base + i * 2, sizeof half);
+            x = view->dtype == ZN_DTYPE_BF16 ? zn_bf16_to_f32(half) : zn_f16_to_f32(half);
+        }
+        if (!isfinite(x))
+            return true;
+    }
+    return false;
+}
+
+/* Name the first parameter, in layout order, with a non-finite gradient. */
+static zinc_status find_bad(zn_zero *zero, zn_zero_step_result *result)
+{
+    int64_t first = INT64_MAX; /* index of my first bad piece */
+    for (int64_t i = 0; i < zero->n_pieces && first == INT64_MAX; i++) {
+        const zn_zero_piece *piece = &zero->pieces[i];
+        if (zero->regions[piece->region].trainable &&
+            (zero->p.stage == 0 || piece->rank == zero->rank) && has_non_finite(zero, piece))
+            first = i;
+    }
+    ZN_TRY(zn_comm_exchange(zero->p.comm, &first, sizeof first, zero->exchange, "overflow"));
+    const int64_t *all = (const int64_t *)(const void *)zero->exchange;
+    for (int r = 0; r < zero->n_ranks; r++)
+        if (all[r] < first)
+            first = all[r];
+    if (first != INT64_MAX) {
+        result->bad_param = zero->pieces[first].param;
+        result->bad_rank = zero->pieces[first].rank;
+    }
+    return ZINC_OK;
+}
+
+/* ---- the update ---- */
+
+static void *view_elem(const zn_zero_view *view, const zn_zero_piece *piece, int64_t offset)
+{
+    return (char *)zn_zero_at(view, piece->chunk, piece->rank) +
+           (piece->in_slice + offset) * (int64_t)zn_dtype_size(view->dtype);
+}
+
+static zn_optim_segment segment_of(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset,
+                                   int64_t n)
+{
+    const zn_zero_region *region = &zero->regions[piece->region];
+    zn_optim_segment s = {.n = n,
+                          .master = view_elem(&region->master, piece, offset),
+                          .grad = view_elem(&region->grad, piece, offset),
+                          .grad_dtype = region->grad.dtype,
+                          .out_dtype = region->param.dtype,
+                          .param = piece->param,
+                          .group = zero->group_of_param[piece->param]};
+    for (int k = 0; k < zero->p.optim->n_states; k++)
+        s.state[k] = view_elem(&region->state[k], piece, offset);
+    if (!region->master_is_param)
+        s.out16 = view_elem(&region->param, piece, offset);
+    return s;
+}
+
+static bool updates_here(const zn_zero *zero, const zn_zero_piece *piece)
+{
+    return zero->regions[piece->region].trainable &&
+           (zero->p.stage == 0 || piece->rank == zero->rank);
+}
+
+/* Pass 1 of an optimizer with per-parameter sums: every rank's partial sums by piece, added in
+ * piece order, so that a parameter's total is the same in every stage. */
+static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
+{
+    const int n_sums = zero->p.optim->n_sums;
+    const size_t n = (size_t)zero->n_pieces * (size_t)n_sums;
+    if (!zero->sums) {
+        ZN_TRY(zn_alloc_array(&zero->sums, n, sizeof(double), "optimizer sums"));
+        ZN_TRY(zn_alloc_array(&zero->all_sums, n * (size_t)zero->n_ranks, sizeof(double),
+                              "optimizer sums"));
+        ZN_TRY(zn_alloc_array(&zero->totals, (size_t)(zero->list.n_specs * n_sums), sizeof(double),
+                              "optimizer sums"));
+    }
+    memset(zero->sums, 0, n * sizeof(double));
+    for (int64_t i = 0; i < zero->n_pieces; i++) {
+        if (!updates_here(zero, &zero->pieces[i]))
+            continue;
+        const zn_optim_segment s = segment_of(zero, &zero->pieces[i], 0, zero->pieces[i].n);
+        ZN_TRY(zero->p.optim->sums(step, &s, zero->sums + i * n_sums));
+    }
+    ZN_TRY(zn_comm_exchange(zero->p.comm, zero->sums, n * sizeof(double), zero->all_sums,
+                            "optimizer sums"));
+    memset(zero->totals, 0, (size_t)zero->list.n_specs * (size_t)n_sums * sizeof(double));
+    for (int64_t i = 0; i < zero->n_pieces; i++)
+        for (int k = 0; k < n_sums; k++)
+            zero->totals[zero->pieces[i].param * n_sums + k] +=
+                zero->all_sums[(size_t)zero->pieces[i].rank * n + (size_t)(i * n_sums + k)];
+    return ZINC_OK;
+}
+
+static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
+{
+    const int n_sums = zero->p.optim->n_sums;
+    int64_t room = 0; /* elements left in the sub-group */
+    if (n_sums > 0)
+        ZN_TRY(param_sums(zero, step));
+    for (int64_t i = 0; i < zero->n_pieces; i++) {
+        const zn_zero_piece *piece = &zero->pieces[i];
+        if (!updates_here(zero, piece))
+            continue;
+        const double *totals = n_sums > 0 ? zero->totals + piece->param * n_sums : NULL;
+        for (int64_t done = 0; done < piece->n;) {
+            if (room == 0) {
+                room = zero->p.sub_group;
+                zero->stats.n_optimizer_calls++;
+            }
+            const int64_t n = piece->n - done < room ? piece->n - done : room;
+            const zn_optim_segment s = segment_of(zero, piece, done, n);
+            ZN_TRY(zero->p.optim->update(step, &s, totals));
+            done += n;
+            room -= n;
+        }
+    }
+    return ZINC_OK;
+}
+
+/* DeepSpeed's coefficient: 1 / max(1, (norm + 1e-6) / clip). */
+static double clip_coefficient(double norm, double clip)
+{
+    const double excess = clip > 0 ? (norm + 1e-6) / clip : 0;
+    return excess > 1 ? 1 / excess : 1;
+}
+
+static zinc_status apply(zn_zero *zero, const zn_zero_step_args *args,
+                         const zn_zero_step_result *result)
+{
+    zn_stream *compute = zn_device_compute(zero->p.dev);
+    ZN_TRY(zero->p.kernels->fill(compute, zero->grad_scale,
+                                 (float)(result->clip_coef / args->loss_scale), 1));
+    const zn_optim_step step = {.stream = compute,
+                                .kernels = zero->p.kernels,
+                                .groups = args->groups,
+                                .t = args->t,
+                                .grad_scale = zero->grad_scale};
+    ZN_TRY(update_all(zero, &step));
+    return zn_zero_publish(zero);
+}
+
+zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args, zn_zero_step_result *out)
+{
+    if (zero->training || zero->micro_batches == 0)
+        ZN_FAIL(ZINC_E_INVALID, "a step needs a finished micro-batch before it");
+    ZN_TRY(zn_zero_reduce_wait(zero));
+    ZN_TRY(slice_partials(zero));
+    double total = 0;
+    for (int64_t i = 0; i < zero->n_chunks * zero->n_ranks; i++)
+        total += zero->partials[i];
+    zn_zero_step_result result = {.grad_norm = sqrt(total) / args->loss_scale,
+                                  .overflow = !isfinite(total),
+                                  .bad_param = -1,
+                                  .bad_rank = -1};
+    result.clip_coef = result.overflow ? 0 : clip_coefficient(result.grad_norm, args->clip);
+    if (result.overflow)
+        ZN_TRY(find_bad(zero, &result));
+    else if (zero->p.optim)
+        ZN_TRY(apply(zero, args, &result));
+    zn_zero_forget_grads(zero);
+    *out = result;
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_skip(zn_zero *zero)
+{
+    ZN_TRY(zn_zero_reduce_wait(zero));
+    zn_zero_forget_grads(zero);
+    return ZINC_OK;
+}
+
+void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_param_list *list,
+                           zn_zero_formula *out)
+{
+    const double W = n_ranks;
+    const double psi = (double)zn_param_list_elems(list, false);
+    const double trainable = (double)zn_param_list_elems(list, true);
+    const double p = (double)zn_dtype_size(params->param_dtype);
+    const double g = (double)zn_dtype_size(params->grad_accum_dtype);
+    double persistent = 0;
+    for (int i = 0; i < list->n_specs; i++)
+        if (list->specs[i].n_elems <= params->persistence_threshold)
+            persistent += (double)list->specs[i].n_elems;
+    const bool shared = params->share_parameters && params->stage > 0 && n_ranks > 1;
+    const bool full_grads =
+        params->stage == 0 || (params->stage == 1 && params->gradient_accumulation_steps > 1);
+    const double shard = params->stage == 0 ? 1 : 1 / W;
+    const int n_states = params->optim ? params->optim->n_states : 0;
+    out->parameters = shared              ? psi * p / W
+                      : params->stage < 3 ? psi * p
+                                          : (persistent + (psi - persistent) / W) * p;
+    out->gradients = trainable * g * (full_grads ? 1 : 1 / W);
+    out->masters = params->param_dtype == ZN_DTYPE_F32 ? 0 : trainable * 4 * shard;
+    out->optimizer_state = trainable * 4 * n_states * shard;
+}

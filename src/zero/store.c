@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store.c — who holds what: one slab a quantity, views into it, and the pools of the step. */
+#include "zero/zero_internal.h"
+
+#include <limits.h>
+#include <string.h>
+
+void zn_zero_params_defaults(zn_zero_params *out)
+{
+    *out = (zn_zero_params){.param_dtype = ZN_DTYPE_F32,
+                            .wire_dtype = ZN_DTYPE_F32,
+                            .grad_accum_dtype = ZN_DTYPE_F32,
+                            .gradient_accumulation_steps = 1,
+                            .reduce_bucket = 500000000,
+                            .allgather_bucket = 500000000,
+                            .prefetch_bucket = 50000000,
+                            .persistence_threshold = 100000,
+                            .model_persistence_threshold = INT64_MAX,
+                            .max_live = 1000000000,
+                            .max_reuse_distance = 1000000000,
+                            .sub_group = 1000000000,
+                            .share_parameters = true};
+}
+
+bool zn_zero_keeps_full_grads(const zn_zero *zero)
+{
+    return zero->p.stage == 0 || (zero->p.stage == 1 && zero->p.gradient_accumulation_steps > 1);
+}
+
+static zn_zero_view full_view(const zn_zero_region *region, void *base, zn_dtype dtype)
+{
+    return (zn_zero_view){base, dtype, region->chunk_elems, region->slice_elems};
+}
+
+static zn_zero_view packed_view(const zn_zero_region *region, void *base, zn_dtype dtype)
+{
+    return (zn_zero_view){base, dtype, region->slice_elems, 0};
+}
+
+/* Elements a region takes in one slab. */
+static int64_t slab_elems(const zn_zero_region *region, bool full)
+{
+    return full ? region->padded_elems : region->n_chunks * region->slice_elems;
+}
+
+static zinc_status slab_alloc(zn_zero *zero, zn_mem_category category, int64_t n_elems,
+                              zn_dtype dtype, const char *what, void *out)
+{
+    const int64_t n_bytes = n_elems * (int64_t)zn_dtype_size(dtype);
+    void *slab = NULL;
+    if (n_bytes > 0) {
+        ZN_TRY(
+            zn_device_alloc(zero->p.dev, ZN_PLACE_DEVICE, category, (size_t)n_bytes, what, &slab));
+        const zinc_status status =
+            zero->p.kernels->zero(zn_device_compute(zero->p.dev), slab, n_bytes);
+        if (status != ZINC_OK) {
+            zn_device_free(zero->p.dev, slab);
+            return status;
+        }
+    }
+    memcpy(out, &slab, sizeof slab);
+    return ZINC_OK;
+}
+
+/* One buffer for all ranks' slices, if ranks share memory and are asked to. */
+static zinc_status share_params(zn_zero *zero)
+{
+    if (!zero->p.share_parameters || zero->p.stage == 0 || zero->n_ranks == 1)
+        return ZINC_OK;
+    const size_t n_bytes = (size_t)zero->stats.padded_elems * zn_dtype_size(zero->p.param_dtype);
+    const zinc_status status = zn_comm_alloc_shared(zero->p.comm, n_bytes, &zero->shared_slab);
+    if (status == ZINC_E_UNSUPPORTED)
+        return ZINC_OK; /* private copies then: same results, more memory and traffic */
+    if (status != ZINC_OK)
+        return status;
+    const int64_t mine = (int64_t)n_bytes / zero->n_ranks;
+    ZN_TRY(zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_PARAMETERS, mine,
+                            "this rank's slices of the shared parameters"));
+    zero->shared_charge = mine;
+    return ZINC_OK;
+}
+
+static zinc_status alloc_params(zn_zero *zero)
+{
+    ZN_TRY(share_params(zero));
+    int64_t total = 0;
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        region->shared = zero->shared_slab != NULL;
+        region->full = region->shared || zero->p.stage < 3 || region->persistent;
+        total += slab_elems(region, region->full);
+    }
+    char *base = zero->shared_slab;
+    if (!base) {
+        ZN_TRY(slab_alloc(zero, ZN_MEM_PARAMETERS, total, zero->p.param_dtype, "parameters",
+                          &zero->param_slab));
+        base = zero->param_slab;
+    }
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        region->param = region->full ? full_view(region, base, zero->p.param_dtype)
+                                     : packed_view(region, base, zero->p.param_dtype);
+        base += (size_t)slab_elems(region, region->full) * zn_dtype_size(zero->p.param_dtype);
+    }
+    return ZINC_OK;
+}
+
+/* Lay one fp32-like quantity of every trainable region into a new slab. */
+static zinc_status alloc_quantity(zn_zero *zero, zn_mem_category category, bool full,
+                                  zn_dtype dtype, const char *what, void **slab, size_t view_offset)
+{
+    int64_t total = 0;
+    for (int r = 0; r < zero->n_regions; r++)
+        if (zero->regions[r].trainable)
+            total += slab_elems(&zero->regions[r], full);
+    ZN_TRY(slab_alloc(zero, category, total, dtype, what, slab));
+    char *base = *slab;
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        if (!region->trainable)
+            continue;
+        const zn_zero_view view =
+            full ? full_view(region, base, dtype) : packed_view(region, base, dtype);
+        memcpy((char *)region + view_offset, &view, sizeof view);
+        base += (size_t)slab_elems(region, full) * zn_dtype_size(dtype);
+    }
+    return ZINC_OK;
+}
+
+static zinc_status alloc_optimizer(zn_zero *zero)
+{
+    const bool full = zero->p.stage == 0;
+    if (zero->p.param_dtype == ZN_DTYPE_F32) {
+        for (int r = 0; r < zero->n_regions; r++) {
+            zero->regions[r].master = zero->regions[r].param;
+            zero->regions[r].master_is_param = true;
+        }
+    } else {
+        ZN_TRY(alloc_quantity(zero, ZN_MEM_MASTERS, full, ZN_DTYPE_F32, "fp32 master weights",
+                              &zero->master_slab, offsetof(zn_zero_region, master)));
+    }
+    const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
+    for (int k = 0; k < n_states; k++)
+        ZN_TRY(alloc_quantity(zero, ZN_MEM_OPTIMIZER_STATE, full, ZN_DTYPE_F32,
+                              zero->p.optim->state_names[k], &zero->state_slab[k],
+                              offsetof(zn_zero_region, state) + (size_t)k * sizeof(zn_zero_view)));
+    return ZINC_OK;
+}
+
+static zinc_status alloc_grads(zn_zero *zero)
+{
+    const bool full = zn_zero_keeps_full_grads(zero);
+    if (full && zero->p.grad_accum_dtype != ZN_DTYPE_F32)
+        ZN_FAIL(ZINC_E_UNSUPPORTED,
+                "data_types.grad_accum_dtype %s: stage %d sums micro-batches in fp32 here; leave "
+                "the key out, or use stage 2 or 3",
+                zn_dtype_name(zero->p.grad_accum_dtype), zero->p.stage);
+    ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, full, zero->p.grad_accum_dtype, "gradients",
+                          &zero->grad_slab, offsetof(zn_zero_region, grad)));
+    for (int r = 0; full && r < zero->n_regions; r++)
+        zero->regions[r].unit_grad = zero->regions[r].grad.base;
+    if (zero->p.wire_dtype == ZN_DTYPE_F32)
+        return ZINC_OK;
+    for (int r = 0; r < zero->n_regions; r++) {
+        const zn_zero_region *region = &zero->regions[r];
+        if (!region->trainable)
+            continue;
+        int64_t chunks = zero->p.reduce_bucket / region->chunk_elems;
+        chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
+        if (chunks * region->chunk_elems > zero->staging_elems)
+            zero->staging_elems = chunks * region->chunk_elems;
+    }
+    for (int i = 0; i < (zero->p.overlap_comm ? 2 : 1); i++)
+        ZN_TRY(slab_alloc(zero, ZN_MEM_BUFFERS, zero->staging_elems, zero->p.wire_dtype,
+                          "reduce bucket", &zero->staging[i]));
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_store_alloc(zn_zero *zero)
+{
+    zero->gather_pool = (zn_zero_pool){.category = ZN_MEM_BUFFERS, .what = "a gathered unit"};
+    zero->grad_pool = (zn_zero_pool){.category = ZN_MEM_GRADIENTS, .what = "a unit's gradient"};
+    ZN_TRY(alloc_params(zero));
+    ZN_TRY(alloc_optimizer(zero));
+    ZN_TRY(alloc_grads(zero));
+    ZN_TRY(zn_device_alloc(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, sizeof(float),
+                           "the gradient scale", &zero->grad_scale));
+    const size_t n_partials = (size_t)((zero->n_chunks + 1) * zero->n_ranks);
+    ZN_TRY(zn_alloc_array(&zero->partials, n_partials, sizeof(double), "norm partials"));
+    ZN_TRY(zn_alloc_array(&zero->exchange, n_partials, sizeof(double), "norm partials"));
+    ZN_TRY(zn_alloc_array(&zero->exchange_mine, n_partials, sizeof(double), "norm partials"));
+    return zn_alloc_array(&zero->fill_buffer, (size_t)ZN_ZERO_IO_ELEMS, sizeof(float),
+                          "a parameter range");
+}
+
+static void pool_free(zn_zero *zero, zn_zero_pool *pool)
+{
+    for (int i = 0; i < pool->n_items; i++)
+        zn_device_free(zero->p.dev, pool->items[i].ptr);
+    zn_free(pool->items);
+    memset(pool, 0, sizeof *pool);
+}
+
+void zn_zero_store_free(zn_zero *zero)
+{
+    pool_free(zero, &zero->gather_pool);
+    pool_free(zero, &zero->grad_pool);
+    zn_device_free(zero->p.dev, zero->param_slab);
+    zn_device_free(zero->p.dev, zero->master_slab);
+    zn_device_free(zero->p.dev, zero->grad_slab);
+    for (int k = 0; k < ZN_OPTIM_MAX_STATES; k++)
+        zn_device_free(zero->p.dev, zero->state_slab[k]);
+    for (int i = 0; i < 2; i++)
+        zn_device_free(zero->p.dev, zero->staging[i]);
+    zn_device_free(zero->p.dev, zero->grad_scale);
+    if (zero->shared_charge)
+        (void)zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_PARAMETERS,
+                               -zero->shared_charge, "shared parameters");
+    if (zero->shared_slab)
+        zn_comm_free_shared(zero->p.comm, zero->shared_slab);
+    zn_free(zero->partials);
+    zn_free(zero->exchange);
+    zn_free(zero->exchange_mine);
+    zn_free(zero->fill_buffer);
+}
+
+zinc_status zn_zero_pool_get(zn_zero *zero, zn_zero_pool *pool, size_t n_bytes, void *out)
+{
+    struct zn_zero_pool_item *best = NULL;
+    for (int i = 0; i < pool->n_items; i++) {
+        struct zn_zero_pool_item *item = &pool->items[i];
+        if (!item->used && item->n_bytes >= n_bytes && (!best || item->n_bytes < best->n_bytes))
+            best = item;
+    }
+    if (!best) {
+        ZN_TRY(zn_realloc_array(&pool->items, (size_t)pool->n_items + 1, sizeof *pool->items,
+                                "a buffer pool"));
+        best = &pool->items[pool->n_items];
+        *best = (struct zn_zero_pool_item){.n_bytes = n_bytes};
+        ZN_TRY(zn_device_alloc(zero->p.dev, ZN_PLACE_DEVICE, pool->category, n_bytes, pool->what,
+                               &best->ptr));
+        pool->n_items++;
+    }
+    best->used = true;
+    memcpy(out, &best->ptr, sizeof best->ptr);
+    return ZINC_OK;
+}
+
+void zn_zero_pool_put(zn_zero_pool *pool, void *ptr)
+{
+    for (int i = 0; i < pool->n_items; i++)
+        if (pool->items[i].ptr == ptr)
+            pool->items[i].used = false;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero.h — ZeRO stages 0 to 3 over one flat layout: units, shards, buckets, prefetch, the step.
+ *
+ * Knows parameters, not layers, and no file format. The stage only says which of {parameters,
+ * gradients, optimizer state} exist in full on every rank and which only as this rank's shard:
+ *
+ *      stage   parameters   gradients   masters + optimizer state
+ *        0        full         full        full
+ *        1        full        shard *      shard        * full while accumulation sums
+ * micro-batches 2        full        shard        shard 3       shard        shard        shard (a
+ * unit is gathered while it is used)
+ *
+ * Layout (layout.c): a unit's parameters lie in up to four regions, {trainable, frozen} x {above,
+ * at or below the persistence threshold}; in a region back to back in registration order, each
+ * aligned to ZN_ZERO_ALIGN elements. A region is a row of equal chunks of at most ZN_ZERO_CHUNK
+ * elements; each chunk is cut into W slices and rank r owns slice r of every chunk. The layout
+ * depends on parameters, W and regions alone, never on stage, buckets or sub-groups.
+ *
+ * Life: create (lays out, allocates) -> fill -> per micro-batch: begin, the model runs over
+ * zn_zero_hooks, backward_end -> step at the boundary. Collective where it says so; all ranks make
+ * the same calls in the same order. Losses, norms and weights are bit-identical across stages,
+ * buckets, overlap, prefetch, sharing and backends (for accumulation > 1: 0 = 1 and 2 = 3).
+ * Reading order: zero.h, zero_internal.h, layout.c, store.c, fill.c, schedule.c, gather.c, grads.c,
+ * step.c. Source: Rajbhandari et al., "ZeRO", 2020. Layer: zero (may use base, device, comm,
+ * tensor, kernels, optim). */
+#ifndef ZN_ZERO_ZERO_H
+#define ZN_ZERO_ZERO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "optim/optim.h"
+#include "tensor/param.h"
+
+#define ZN_ZERO_CHUNK ((int64_t)1 << 22) /* most elements of a chunk; a constant, not a setting */
+#define ZN_ZERO_ALIGN 32                 /* elements; 64 bytes in 16-bit types */
+
+typedef struct zn_zero zn_zero;
+
+/* Sizes are elements. Start from zn_zero_params_defaults. */
+typedef struct zn_zero_params {
+    zn_device *dev; /* borrowed, as all below */
+    zn_comm *comm;
+    const zn_kernels *kernels;
+    const zn_optim_ops *optim; /* NULL: no optimizer, gradients only */
+    int stage;                 /* 0..3 */
+    zn_dtype param_dtype;      /* F32, BF16, F16 */
+    zn_dtype wire_dtype;       /* gradients between ranks: communication_data_type */
+    zn_dtype grad_accum_dtype; /* reduced gradients at rest */
+    int64_t gradient_accumulation_steps;
+    int64_t reduce_bucket;         /* reduce_bucket_size */
+    int64_t allgather_bucket;      /* allgather_bucket_size */
+    int64_t prefetch_bucket;       /* stage3_prefetch_bucket_size */
+    int64_t persistence_threshold; /* stage3_param_persistence_threshold */
+    int64_t model_persistence_threshold;
+    int64_t max_live;           /* stage3_max_live_parameters */
+    int64_t max_reuse_distance; /* stage3_max_reuse_distance */
+    int64_t sub_group;          /* sub_group_size */
+    bool overlap_comm;
+    bool share_parameters; /* where ranks share memory: one buffer holds all ranks' slices */
+} zn_zero_params;
+
+/** DeepSpeed 0.19.8's defaults; dev, comm, kernels and optim NULL. */
+void zn_zero_params_defaults(zn_zero_params *out);
+
+/** Lay out `list` and allocate. Collective. list and group_of_param ([n_specs], index into the
+ *  step's groups; NULL: all 0) are copied. Errors: E_NOMEM, E_UNSUPPORTED, E_COMM. */
+ZINC_MUST_CHECK zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *list,
+                                           const int *group_of_param, zn_zero **out);
+/** Release everything; NULL is fine. Not collective, except that shared buffers need every rank to
+ *  have stopped. */
+void zn_zero_destroy(zn_zero *zero);
+
+/** Read elements [offset, offset + n) of a parameter as fp32 into out. */
+typedef zinc_status (*zn_zero_read_fn)(void *ctx, int param, int64_t offset, int64_t n, float *out);
+
+/** Give every parameter its value. Each rank asks only for the ranges it keeps; full copies are
+ *  gathered. Masters start from the value rounded to param_dtype, as DeepSpeed's do. Collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_fill(zn_zero *zero, zn_zero_read_fn read, void *ctx);
+
+/** What the model calls. Borrowed; one thread per rank. */
+const zn_param_hooks *zn_zero_hooks(zn_zero *zero);
+
+/** Start a training micro-batch. boundary: the step follows it. Not collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_begin(zn_zero *zero, bool boundary);
+/** Backward is over: units whose gradients did not come count as zero, gathered units are let go.
+ *  Collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_backward_end(zn_zero *zero);
+
+typedef struct zn_zero_step_args {
+    const zn_optim_hyper *groups; /* [n_groups] of this step */
+    int64_t t;                    /* number of this applied step, from 1 */
+    double loss_scale;            /* the loss was multiplied by it */
+    double clip;                  /* gradient_clipping; 0: off */
+} zn_zero_step_args;
+
+typedef struct zn_zero_step_result {
+    double grad_norm; /* global L2 norm before clipping, unscaled; inf or nan if not finite */
+    double clip_coef; /* what gradients were multiplied by (1: not clipped) */
+    bool overflow;    /* a gradient was not finite: nothing was changed */
+    int bad_param;    /* overflow: first parameter with a non-finite gradient, else -1 */
+    int bad_rank;     /* overflow: the rank that owns that slice, else -1 */
+} zn_zero_step_result;
+
+/** Norm, clip, update, publish the new parameters; or, on overflow, change nothing. Forgets the
+ *  accumulated gradients either way. Collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args,
+                                         zn_zero_step_result *out);
+/** Forget the accumulated gradients without a step (no target in the whole batch). Collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_skip(zn_zero *zero);
+
+#define ZN_ZERO_MASTERS (-1)
+
+/** Called for each range this rank saves; values [n] fp32, borrowed during the call. */
+typedef zinc_status (*zn_zero_visit_fn)(void *ctx, int param, int64_t offset, int64_t n,
+                                        const float *values);
+
+/** Visit this rank's part of the masters (ZN_ZERO_MASTERS; of frozen parameters the values
+ *  themselves) or of optimizer state `what` >= 0 (trainable ones). Over all ranks every element is
+ *  visited exactly once, in every stage, and nothing is gathered. Not collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit,
+                                          void *ctx);
+
+/* Counts that tests and the profile read. Elements include alignment and chunk padding. */
+typedef struct zn_zero_stats {
+    int64_t padded_elems;     /* of all regions: Psi of the traffic formulas */
+    int64_t trainable_padded; /* of trainable regions */
+    int64_t persistent_elems; /* kept full under stage 3 */
+    int64_t largest_unit;     /* most elements gathered for one unit */
+    int64_t n_gathers, n_prefetches, n_reduces, n_optimizer_calls;
+    int64_t live_peak;     /* gathered elements at once, persistent ones not counted */
+    int64_t prefetch_peak; /* elements gathered ahead and not yet used, at once */
+    int64_t trace_resets;  /* times the order of use changed */
+} zn_zero_stats;
+
+void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out);
+/** Start counts and peaks again. */
+void zn_zero_reset_stats(zn_zero *zero);
+
+/* Model-state bytes of one rank by formula, not by layout: the textbook table of docs/memory.md. */
+typedef struct zn_zero_formula {
+    double parameters, gradients, masters, optimizer_state;
+} zn_zero_formula;
+
+/** Psi = n_trainable + n_frozen elements on n_ranks; shared as zn_zero_params.share_parameters. */
+void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_param_list *list,
+                           zn_zero_formula *out);
+
+#endif

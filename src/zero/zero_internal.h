@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero_internal.h — what the files of zero/ share.
+ *
+ *   region (full):   | chunk 0: r0 | r1 | … | chunk 1: r0 | r1 | … |      chunk_elems each
+ *   shard (packed):  | chunk 0: r  | chunk 1: r  | …                      slice_elems each
+ *
+ * A view says where slice (chunk c, rank r) of some quantity lies: base + c * chunk_stride +
+ * r * rank_stride. In a full buffer the strides are {chunk, slice}; in a packed shard {slice, 0}.
+ * So masters that are the parameters, gradients reduced in place and shared buffers are only views.
+ * Layer: zero. */
+#ifndef ZN_ZERO_ZERO_INTERNAL_H
+#define ZN_ZERO_ZERO_INTERNAL_H
+
+#include "base/mem.h"
+#include "zero/zero.h"
+
+typedef struct zn_zero_view {
+    void *base; /* NULL: does not exist on this rank */
+    zn_dtype dtype;
+    int64_t chunk_stride, rank_stride; /* elements */
+} zn_zero_view;
+
+static inline void *zn_zero_at(const zn_zero_view *view, int64_t chunk, int64_t rank)
+{
+    const int64_t elem = chunk * view->chunk_stride + rank * view->rank_stride;
+    return (char *)view->base + elem * (int64_t)zn_dtype_size(view->dtype);
+}
+
+typedef struct zn_zero_region {
+    int unit;
+    bool trainable, persistent;
+    int first_piece, n_params; /* into zn_zero.placed: the parameters of this region */
+    int64_t n_elems;           /* end of the last parameter */
+    int64_t n_chunks, chunk_elems, slice_elems, padded_elems;
+    int64_t first_chunk; /* number of this region's chunk 0 among all trainable chunks */
+
+    zn_zero_view param;  /* this rank's slices; full layout where a full copy is kept */
+    bool full;           /* param.base is a complete copy: nothing to gather */
+    bool shared;         /* param.base is one buffer of all ranks */
+    zn_zero_view master; /* fp32; the param view itself in fp32 training */
+    bool master_is_param;
+    zn_zero_view state[ZN_OPTIM_MAX_STATES];
+    zn_zero_view grad; /* reduced gradients at rest */
+
+    void *gathered;         /* stage 3: full copy while live */
+    int64_t chunks_issued;  /* of `gathered`: chunks whose gather has been submitted */
+    int64_t prefetched;     /* elements issued ahead and not yet used */
+    zn_event gather_event;  /* of the last one submitted */
+    float *unit_grad;       /* full fp32 gradient of this micro-batch (or the accumulator) */
+    bool unit_grad_touched; /* the model asked for it in this window */
+} zn_zero_region;
+
+/* Where a parameter lies. */
+typedef struct zn_zero_place {
+    int param, region;
+    int64_t offset; /* first element inside the region */
+    int64_t n_elems;
+} zn_zero_place;
+
+/* One contiguous run of one parameter inside one slice: the unit of update, save and load. */
+typedef struct zn_zero_piece {
+    int param, region, rank;
+    int64_t chunk, in_slice; /* element inside the slice where it starts */
+    int64_t n, param_offset; /* first element inside the parameter */
+} zn_zero_piece;
+
+typedef struct zn_zero_unit {
+    int regions[4], n_regions;
+    int users;        /* before_use minus after_use */
+    bool reduced;     /* in this micro-batch */
+    int64_t last_use; /* position in the trace */
+} zn_zero_unit;
+
+/* Buffers that come and go during a step: kept and handed out again, so that nothing allocates once
+ * every size has been seen. */
+typedef struct zn_zero_pool {
+    zn_mem_category category;
+    const char *what;
+    struct zn_zero_pool_item {
+        void *ptr;
+        size_t n_bytes;
+        bool used;
+    } * items;
+    int n_items;
+} zn_zero_pool;
+
+/* A reduction that may still be reading `buffer`. */
+typedef struct zn_zero_pending {
+    zn_event event;
+    float *buffer; /* goes back to the gradient pool afterwards; NULL: nothing to return */
+} zn_zero_pending;
+
+#define ZN_ZERO_MAX_PENDING 2 /* unit gradients in flight; as DeepSpeed's stage 3 */
+
+struct zn_zero {
+    zn_zero_params p;
+    int rank, n_ranks;
+    zn_param_list list; /* own copy */
+    int *group_of_param;
+    zn_param_hooks hooks;
+
+    zn_zero_region *regions;
+    int n_regions;
+    zn_zero_place *places; /* [n_specs] by parameter id */
+    int *placed;           /* [n_specs] parameter ids in layout order */
+    zn_zero_unit *units;   /* [list.n_units] */
+    zn_zero_piece *pieces; /* all ranks' pieces, in (unit, region, chunk, rank, offset) order */
+    int64_t n_pieces;
+    int64_t n_chunks; /* of all trainable regions */
+
+    void *param_slab, *shared_slab, *master_slab, *grad_slab; /* one allocation a quantity */
+    void *state_slab[ZN_OPTIM_MAX_STATES];
+    int64_t shared_charge; /* bytes charged for this rank's slices of shared_slab */
+
+    zn_zero_pool gather_pool, grad_pool;
+    void *staging[2]; /* 16-bit wire: what a reduce bucket is rounded into */
+    zn_event staging_event[2];
+    int64_t staging_elems;
+    int staging_next;
+    zn_zero_pending pending[ZN_ZERO_MAX_PENDING];
+    int n_pending;
+    zn_event last_reduce;
+
+    bool training, boundary;
+    bool filling;            /* publish everything, frozen and stage 0 too */
+    int micro_batches;       /* of this accumulation window */
+    zinc_status grad_status; /* zn_zero_grad cannot return one: told at the next grads_ready */
+    zn_error grad_error;
+
+    int *trace; /* units in order of acquire of one training micro-batch */
+    int64_t n_trace, trace_capacity, cursor;
+    bool trace_known;  /* complete and equal on all ranks */
+    bool trace_broken; /* this micro-batch left the known order: record again */
+    int64_t live, prefetched;
+
+    float *grad_scale;                /* device scalar */
+    double *partials;                 /* [n_chunks * n_ranks] sums of squares by slice */
+    double *exchange, *exchange_mine; /* scratch of the exchanges */
+    double *sums, *all_sums; /* [n_pieces * n_sums] of an optimizer with per-parameter sums */
+    double *totals;          /* [n_specs * n_sums] */
+    float *fill_buffer;      /* [ZN_ZERO_IO_ELEMS] while filling or visiting */
+    zn_zero_stats stats;
+};
+
+#define ZN_ZERO_IO_ELEMS ((int64_t)1 << 18)
+
+/* layout.c */
+ZINC_MUST_CHECK zinc_status zn_zero_layout(zn_zero *zero);
+/* store.c */
+ZINC_MUST_CHECK zinc_status zn_zero_store_alloc(zn_zero *zero);
+void zn_zero_store_free(zn_zero *zero);
+ZINC_MUST_CHECK zinc_status zn_zero_pool_get(zn_zero *zero, zn_zero_pool *pool, size_t n_bytes,
+                                             void *out);
+void zn_zero_pool_put(zn_zero_pool *pool, void *ptr);
+/** Whether unit gradients live in a full accumulator over the whole window (stage 0; stage 1 with
+ *  accumulation) instead of a transient buffer. */
+bool zn_zero_keeps_full_grads(const zn_zero *zero);
+/* gather.c */
+ZINC_MUST_CHECK zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass);
+ZINC_MUST_CHECK zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass);
+const void *zn_zero_data(void *ctx, int param);
+/** Let go of every gathered copy. */
+zinc_status zn_zero_release_all(zn_zero *zero);
+/** Gather chunks [first, first + n) of a region from all ranks' slices into `full`; in steps of at
+ *  most `bucket` elements (at least a chunk). */
+ZINC_MUST_CHECK zinc_status zn_zero_gather_chunks(zn_zero *zero, const zn_zero_region *region,
+                                                  const zn_zero_view *slices, void *full,
+                                                  int64_t first, int64_t n, int64_t bucket,
+                                                  zn_event *event);
+/* schedule.c */
+ZINC_MUST_CHECK zinc_status zn_zero_trace_acquire(zn_zero *zero, int unit);
+ZINC_MUST_CHECK zinc_status zn_zero_trace_end(zn_zero *zero);
+/** Elements used between now and the unit's next use in this micro-batch; INT64_MAX: not used
+ *  again, or unknown. */
+int64_t zn_zero_next_use(const zn_zero *zero, int unit);
+int64_t zn_zero_unit_elems(const zn_zero *zero, int unit);
+/* fill.c */
+/** Make updated slices visible to all ranks: gathers full copies, or a barrier where shared. */
+ZINC_MUST_CHECK zinc_status zn_zero_publish(zn_zero *zero);
+/* grads.c */
+float *zn_zero_grad(void *ctx, int param);
+ZINC_MUST_CHECK zinc_status zn_zero_grads_ready(void *ctx, int unit);
+ZINC_MUST_CHECK zinc_status zn_zero_reduce_wait(zn_zero *zero);
+void zn_zero_forget_grads(zn_zero *zero);
+
+/** Work submitted to the comm stream from now on starts after the compute submitted so far. */
+ZINC_MUST_CHECK zinc_status zn_zero_order_after_compute(zn_zero *zero);
+
+#endif
