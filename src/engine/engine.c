@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/engine.h"
+
+#include <math.h>
+
+#include "base/hash.h"
+#include "engine/hyper.h"
+#include "engine/weights.h"
+#include "optim/loss_scale.h"
+
+enum { GROUP_DECAY, GROUP_NO_DECAY, N_GROUPS };
+
+struct zn_engine {
+    zn_engine_params p;
+    zn_param_list list;
+    zn_model *model;
+    zn_zero *zero;
+    zn_loss_scaler scaler;
+    zn_optim_hyper groups[N_GROUPS];
+    int64_t n_applied, n_skipped;
+    double *loss_sum; /* device scalar of one micro-batch */
+};
+
+static zn_dtype training_dtype(const zn_config_values *config)
+{
+    return config->bf16.enabled   ? ZN_DTYPE_BF16
+           : config->fp16.enabled ? ZN_DTYPE_F16
+                                  : ZN_DTYPE_F32;
+}
+
+void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
+{
+    const zn_config_values *c = params->config;
+    const zn_dtype dtype = training_dtype(c);
+    zn_zero_params_defaults(out);
+    out->dev = params->dev;
+    out->comm = params->comm;
+    out->kernels = params->dev ? zn_kernels_get(params->dev) : NULL;
+    out->optim = params->optim;
+    out->stage = c->zero.stage;
+    out->param_dtype = dtype;
+    out->wire_dtype = c->has_communication_data_type ? c->communication_data_type : dtype;
+    out->grad_accum_dtype = c->has_grad_accum_dtype ? c->grad_accum_dtype : ZN_DTYPE_F32;
+    out->gradient_accumulation_steps = c->gradient_accumulation_steps;
+    out->reduce_bucket = c->zero.reduce_bucket_size;
+    out->allgather_bucket = c->zero.allgather_bucket_size;
+    out->prefetch_bucket = c->zero.prefetch_bucket_size;
+    out->persistence_threshold = c->zero.param_persistence_threshold;
+    out->model_persistence_threshold = c->zero.model_persistence_threshold;
+    out->max_live = c->zero.max_live_parameters;
+    out->max_reuse_distance = c->zero.max_reuse_distance;
+    out->sub_group = c->zero.sub_group_size;
+    out->overlap_comm = c->zero.overlap_comm;
+    out->share_parameters = params->share_parameters;
+}
+
+static zinc_status create_zero(zn_engine *engine)
+{
+    zn_zero_params params;
+    int *groups = NULL;
+    zn_engine_zero_params(&engine->p, &params);
+    ZN_TRY(zn_alloc_array(&groups, (size_t)engine->list.n_specs, sizeof *groups, "groups"));
+    for (int i = 0; i < engine->list.n_specs; i++)
+        groups[i] =
+            engine->list.specs[i].no_decay && !engine->p.decay_all ? GROUP_NO_DECAY : GROUP_DECAY;
+    const zinc_status status = zn_zero_create(&params, &engine->list, groups, &engine->zero);
+    zn_free(groups);
+    return status;
+}
+
+zinc_status zn_engine_create(const zn_engine_params *params, zn_engine **out)
+{
+    zinc_status status;
+    zn_engine *engine = NULL;
+    ZN_TRY(zn_alloc(&engine, sizeof *engine, "the engine"));
+    engine->p = *params;
+    engine->scaler = zn_loss_scaler_from_config(params->config);
+    for (int g = 0; g < N_GROUPS; g++)
+        engine->groups[g] = params->hyper;
+    engine->groups[GROUP_NO_DECAY].weight_decay = 0;
+    const zn_model_options options = {.activation_checkpointing = params->activation_checkpointing,
+                                      .dropout_scale = params->dropout_scale};
+    ZN_TRY_GOTO(zn_model_param_list(params->spec, &engine->list));
+    ZN_TRY_GOTO(create_zero(engine));
+    ZN_TRY_GOTO(zn_model_create(params->spec, &options, params->dev, zn_kernels_get(params->dev),
+                                &engine->model));
+    ZN_TRY_GOTO(zn_device_alloc(params->dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, sizeof(double),
+                                "the loss", &engine->loss_sum));
+    *out = engine;
+    return ZINC_OK;
+fail:
+    zn_engine_destroy(engine);
+    return status;
+}
+
+void zn_engine_destroy(zn_engine *engine)
+{
+    if (!engine)
+        return;
+    zn_device_free(engine->p.dev, engine->loss_sum);
+    zn_model_destroy(engine->model);
+    zn_zero_destroy(engine->zero);
+    zn_param_list_fini(&engine->list);
+    zn_free(engine);
+}
+
+zn_zero *zn_engine_zero(zn_engine *engine)
+{
+    return engine->zero;
+}
+
+const zn_param_list *zn_engine_param_list(const zn_engine *engine)
+{
+    return &engine->list;
+}
+
+zinc_status zn_engine_load(zn_engine *engine, const char *model_dir)
+{
+    zn_weight_map *map = NULL;
+    ZN_TRY(zn_comm_agree(engine->p.comm,
+                         zn_weight_map_open(model_dir, engine->p.spec, &engine->list, &map)));
+    const zinc_status status = zn_zero_fill(engine->zero, zn_weight_map_read, map);
+    zn_weight_map_destroy(map);
+    return status;
+}
+
+zinc_status zn_engine_random(zn_engine *engine, uint64_t seed)
+{
+    zn_random_weights random = {.list = &engine->list, .seed = seed};
+    return zn_zero_fill(engine->zero, zn_random_weights_read, &random);
+}
+
+static zn_model_batch model_batch(const zn_batch *batch)
+{
+    return (zn_model_batch){.B = batch->B,
+                            .T = batch->T,
+                            .ids = batch->ids,
+                            .targets = batch->targets,
+                            .mask = batch->mask,
+                            .sample = batch->sample};
+}
+
+/* The loss scalar is read once its kernels have run. */
+static zinc_status add_loss(zn_engine *engine, double *loss_sum)
+{
+    ZN_TRY(zn_stream_sync(zn_device_compute(engine->p.dev), -1));
+    *loss_sum += *engine->loss_sum;
+    return ZINC_OK;
+}
+
+zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, double grad_weight,
+                                  bool boundary, double *loss_sum)
+{
+    zn_model_batch mb = model_batch(batch);
+    mb.dropout_seed =
+        zn_hash_fold(engine->p.seed, (uint64_t)(engine->n_applied + engine->n_skipped));
+    *engine->loss_sum = 0;
+    ZN_TRY(zn_zero_begin(engine->zero, boundary));
+    ZN_TRY(zn_model_train(engine->model, &mb, zn_zero_hooks(engine->zero),
+                          (float)(grad_weight * engine->scaler.scale), engine->loss_sum));
+    ZN_TRY(zn_zero_backward_end(engine->zero));
+    return add_loss(engine, loss_sum);
+}
+
+zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *batch, double *loss_sum)
+{
+    const zn_model_batch mb = model_batch(batch);
+    *engine->loss_sum = 0;
+    ZN_TRY(zn_model_eval(engine->model, &mb, zn_zero_hooks(engine->zero), engine->loss_sum, NULL));
+    return add_loss(engine, loss_sum);
+}
+
+/* Rates and momenta of the step that would be applied next. */
+static void set_hyper(zn_engine *engine)
+{
+    const int64_t t = engine->n_applied + 1;
+    double beta1, beta2;
+    const bool betas = zn_lr_betas_at(&engine->p.schedule, t, &beta1, &beta2);
+    for (int g = 0; g < N_GROUPS; g++) {
+        engine->groups[g].lr = zn_lr_at(&engine->p.schedule, t);
+        if (betas) {
+            engine->groups[g].beta1 = beta1;
+            engine->groups[g].beta2 = beta2;
+        }
+    }
+}
+
+static zinc_status update_scale(zn_engine *engine, const zn_engine_step_result *result)
+{
+    const zinc_status status = zn_loss_scaler_update(&engine->scaler, result->overflow);
+    if (status != ZINC_OK && result->bad_param)
+        zn_error_prefix("the gradient of %s is not finite (slice of rank %d): ", result->bad_param,
+                        result->bad_rank);
+    return status;
+}
+
+zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out)
+{
+    zn_zero_step_result step;
+    set_hyper(engine);
+    const zn_zero_step_args args = {.groups = engine->groups,
+                                    .t = engine->n_applied + 1,
+                                    .loss_scale = engine->scaler.scale,
+                                    .clip = engine->p.config->gradient_clipping};
+    ZN_TRY(zn_zero_step(engine->zero, &args, &step));
+    if (step.overflow)
+        engine->n_skipped++;
+    else
+        engine->n_applied++;
+    const zn_engine_step_result result = {
+        .lr = engine->groups[0].lr,
+        .loss_scale = args.loss_scale,
+        .grad_norm = step.grad_norm,
+        .clip_coef = step.clip_coef,
+        .overflow = step.overflow,
+        .bad_param = step.bad_param >= 0 ? engine->list.specs[step.bad_param].name : NULL,
+        .bad_rank = step.bad_rank,
+        .n_applied = engine->n_applied,
+        .n_skipped = engine->n_skipped};
+    *out = result;
+    return update_scale(engine, &result);
+}
+
+zinc_status zn_engine_skip(zn_engine *engine, zn_engine_step_result *out)
+{
+    ZN_TRY(zn_zero_skip(engine->zero));
+    set_hyper(engine);
+    engine->n_skipped++;
+    *out = (zn_engine_step_result){.lr = engine->groups[0].lr,
+                                   .loss_scale = engine->scaler.scale,
+                                   .clip_coef = 1,
+                                   .bad_rank = -1,
+                                   .n_applied = engine->n_applied,
+                                   .n_skipped = engine->n_skipped};
+    return ZINC_OK;
+}
+
+/* ---- saving ---- */
+
+static zinc_status save_range(void *ctx, int param, int64_t offset, int64_t n, const float *values)
+{
+    return zn_weights_writer_write(ctx, param, offset, n, values);
+}
+
+static zinc_status plan_files(const zn_engine *engine, const char *dir, zn_dtype dtype,
+                              int64_t max_shard_bytes, zn_weights_writer **out)
+{
+    zn_tensor_plan *plan = NULL;
+    ZN_TRY(zn_alloc_array(&plan, (size_t)engine->list.n_specs, sizeof *plan, "a save plan"));
+    for (int i = 0; i < engine->list.n_specs; i++) {
+        const zn_param_spec *spec = &engine->list.specs[i];
+        plan[i] = (zn_tensor_plan){.name = spec->name, .dtype = dtype, .n_dims = spec->n_dims};
+        for (int d = 0; d < spec->n_dims; d++)
+            plan[i].shape[d] = spec->shape[d];
+    }
+    const zinc_status status =
+        zn_weights_writer_create(dir, plan, engine->list.n_specs, max_shard_bytes, out);
+    zn_free(plan);
+    return status;
+}
+
+static zinc_status write_part(zn_engine *engine, zn_weights_writer *writer)
+{
+    ZN_TRY(zn_zero_visit(engine->zero, ZN_ZERO_MASTERS, save_range, writer));
+    return zn_weights_writer_flush(writer);
+}
+
+zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,
+                           int64_t max_shard_bytes)
+{
+    zinc_status status;
+    zn_comm *comm = engine->p.comm;
+    const bool leader = zn_comm_rank(comm) == 0;
+    zn_weights_writer *writer = NULL;
+    ZN_TRY_GOTO(zn_comm_agree(comm, plan_files(engine, dir, dtype, max_shard_bytes, &writer)));
+    ZN_TRY_GOTO(zn_comm_agree(comm, leader ? zn_weights_writer_begin(writer) : ZINC_OK));
+    ZN_TRY_GOTO(zn_comm_agree(comm, write_part(engine, writer)));
+    ZN_TRY_GOTO(zn_comm_agree(comm, leader ? zn_weights_writer_commit(writer) : ZINC_OK));
+    zn_weights_writer_destroy(writer);
+    return ZINC_OK;
+fail:
+    zn_weights_writer_destroy(writer);
+    return status;
+}

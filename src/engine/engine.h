@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine.h — one rank's trainer: a model, its ZeRO engine, optimizer, schedule and loss scaler,
+ * wired from a resolved configuration.
+ *
+ *   create -> load or random -> { micro_batch x gradient_accumulation_steps -> step } … -> save
+ *
+ * Every call is collective unless it says otherwise. Reading order: engine.h, engine.c, weights.h,
+ * hyper.h, engine_save.c. Layer: engine (may use everything below). */
+#ifndef ZN_ENGINE_ENGINE_H
+#define ZN_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "config/config.h"
+#include "data/dataset.h"
+#include "device/device.h"
+#include "model/model.h"
+#include "optim/lr_schedule.h"
+#include "zero/zero.h"
+
+typedef struct zn_engine zn_engine;
+
+typedef struct zn_engine_params {
+    zn_device *dev; /* borrowed, as all below */
+    zn_comm *comm;
+    const zn_config_values *config; /* resolved */
+    const zn_model_spec *spec;
+    const zn_optim_ops *optim;
+    zn_optim_hyper hyper; /* of the decayed group; the other has weight_decay 0 */
+    zn_lr_schedule schedule;
+    bool decay_all; /* weight decay for biases and norm weights too */
+    bool activation_checkpointing;
+    float dropout_scale; /* 1: as config.json says, 0: none */
+    bool share_parameters;
+    uint64_t seed;
+} zn_engine_params;
+
+/** Build the rank's engine; parameters have no value yet. Errors: E_NOMEM (the message has the
+ *  account), E_UNSUPPORTED. */
+ZINC_MUST_CHECK zinc_status zn_engine_create(const zn_engine_params *params, zn_engine **out);
+void zn_engine_destroy(zn_engine *engine);
+
+/** Weights from a model folder; each rank reads only what it keeps. */
+ZINC_MUST_CHECK zinc_status zn_engine_load(zn_engine *engine, const char *model_dir);
+/** Weights from the specs' initialisation: the same on any number of ranks. */
+ZINC_MUST_CHECK zinc_status zn_engine_random(zn_engine *engine, uint64_t seed);
+
+/** Forward and backward of one micro-batch. The gradient is that of grad_weight times the sum of
+ *  its token losses (times the loss scale, inside); that sum is added to *loss_sum. */
+ZINC_MUST_CHECK zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch,
+                                                  double grad_weight, bool boundary,
+                                                  double *loss_sum);
+
+typedef struct zn_engine_step_result {
+    double lr;         /* used in this step */
+    double loss_scale; /* used in this step */
+    double grad_norm, clip_coef;
+    bool overflow;
+    const char *bad_param; /* overflow: first parameter with a non-finite gradient; borrowed */
+    int bad_rank;
+    int64_t n_applied, n_skipped; /* so far, this step included */
+} zn_engine_step_result;
+
+/** The optimizer step after a boundary. On overflow nothing changes but the loss scale. Errors:
+ *  E_ABORTED when the loss scale cannot be lowered any more (names the parameter). */
+ZINC_MUST_CHECK zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out);
+/** Close an accumulation window that had no target: counted as skipped, the scale is untouched. */
+ZINC_MUST_CHECK zinc_status zn_engine_skip(zn_engine *engine, zn_engine_step_result *out);
+
+/** Forward only: adds the sum of the token losses to *loss_sum. */
+ZINC_MUST_CHECK zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *batch,
+                                           double *loss_sum);
+
+/** Write model.safetensors (or shards) into dir from the fp32 masters, rounded to dtype; every rank
+ *  writes its own ranges, nothing is gathered. max_shard_bytes 0: one file. */
+ZINC_MUST_CHECK zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,
+                                           int64_t max_shard_bytes);
+
+/** The ZeRO engine inside, for counts. Borrowed. Not collective. */
+zn_zero *zn_engine_zero(zn_engine *engine);
+const zn_param_list *zn_engine_param_list(const zn_engine *engine);
+
+/** What zn_engine_create will make of these parameters. Not collective. */
+void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out);
+
+#endif
