@@ -31,7 +31,7 @@ tsan: ## the tests of threads under the thread sanitizer
 	@tools/build.sh tsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS) -R '^(device|comm|zero|engine|train)\.'
 
-fuzz: ## each fuzz target for SECONDS (60) seconds; needs clang
+fuzz: ## each fuzz target for SECONDS_EACH (60) seconds; needs clang
 	@tools/fuzz.sh
 
 check: ## format, layers, house rules, headers

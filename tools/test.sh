@@ -11,6 +11,8 @@ tools/install_deps.sh || exit 1
 unset "${!OMP_@}" "${!OPENBLAS_@}" "${!GOMP_@}" "${!ZINC_@}"
 export HOME="${HOME:-/tmp}" LC_ALL=C
 jobs=$(nproc)
+mkdir -p build
+rm -f build/test-summary.txt
 passed=0 failed=0 skipped=0
 failures=()
 
@@ -82,5 +84,5 @@ tests tsan -R '^(device|comm|zero|engine|train)\.'
 
 [ "${#failures[@]}" = 0 ] || printf 'failed: %s\n' "${failures[@]}"
 [ "$skipped" = 0 ] || echo "$skipped skipped (the reason stands beside each above)"
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed" | tee build/test-summary.txt
 [ "$failed" = 0 ]
