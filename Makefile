@@ -3,6 +3,7 @@
 # is under build/; `rm -r build` is the way back.
 .PHONY: release help deps dev test asan tsan fuzz check fmt tidy demo install
 MAKEFLAGS += --no-print-directory
+export PATH ?= /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 release: ## build/release/zinc (the default)
@@ -35,10 +36,8 @@ fuzz: ## each fuzz target for SECONDS_EACH (60) seconds; needs clang
 	@tools/fuzz.sh
 
 check: ## format, layers, house rules, headers
-	@tools/check_format.sh
-	@python3 tools/check_layers.py
-	@python3 tools/check_source.py
-	@tools/check_headers.sh
+	@bad=0; tools/check_format.sh || bad=1; python3 tools/check_layers.py || bad=1; \
+	python3 tools/check_source.py || bad=1; tools/check_headers.sh || bad=1; exit $$bad
 
 fmt: ## format the C files
 	@tools/check_format.sh --fix

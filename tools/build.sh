@@ -3,6 +3,7 @@
 # Configure and build a preset: tools/build.sh PRESET [cmake --build arguments].
 # Quiet where all is well; the output is shown where something is not.
 set -euo pipefail
+export PATH # where the environment has none, bash has one, and compilers need it
 cd "$(dirname "$0")/.."
 preset=$1
 shift

@@ -5,6 +5,7 @@
 #   tools/check_format.sh         look
 #   tools/check_format.sh --fix   format
 set -euo pipefail
+export PATH
 cd "$(dirname "$0")/.."
 wanted=14
 format=

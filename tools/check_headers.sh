@@ -3,6 +3,7 @@
 # Every header stands alone and may be included twice: all as C11, the public ones (include/zinc)
 # also pedantically as C++17 where there is a C++ compiler.
 set -euo pipefail
+export PATH
 cd "$(dirname "$0")/.."
 cc=${CC:-cc}
 flags=(-fsyntax-only -Iinclude -Isrc -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Werror)

@@ -8,6 +8,7 @@
 #   DEMO_STEPS=N     optimizer steps (default 300)
 #   DEMO_FOLDER=DIR  where everything goes (default demo/)
 set -euo pipefail
+export PATH
 cd "$(dirname "$0")/.."
 folder=${DEMO_FOLDER:-demo}
 steps=${DEMO_STEPS:-300}

@@ -4,6 +4,7 @@
 # build/fuzz/found; the corpus in the tree is read, never written.
 #   tools/fuzz.sh [TARGET...]      e.g. tools/fuzz.sh fuzz_json
 set -euo pipefail
+export PATH
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-60}
 command -v clang >/dev/null || {

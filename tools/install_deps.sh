@@ -6,6 +6,7 @@
 #   tools/install_deps.sh --demo   these and the text that the demo trains on
 #   tools/install_deps.sh --list   print each package and whether it is there; install nothing
 set -euo pipefail
+export PATH
 
 packages=(build-essential cmake ninja-build pkg-config python3 libdnnl-dev libopenmpi-dev
           openmpi-bin libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev)

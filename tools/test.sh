@@ -4,6 +4,7 @@
 # built for use, under address and undefined-behaviour sanitizers, and under the thread sanitizer.
 # The last line is "N passed, N failed"; the exit code is 0 only if none failed.
 set -uo pipefail
+export PATH
 cd "$(dirname "$0")/.."
 tools/install_deps.sh || exit 1
 
