@@ -139,6 +139,19 @@ ZINC_MUST_CHECK zinc_status zn_model_eval(zn_model *model, const zn_model_batch 
 ZINC_MUST_CHECK zinc_status zn_model_last_logits(zn_model *model, const zn_model_batch *batch,
                                                  const zn_param_hooks *hooks, float *logits);
 
+/* Device bytes that training a micro-batch takes beside parameters and gradients. */
+typedef struct zn_model_memory_bytes {
+    int64_t activations; /* ZN_MEM_ACTIVATIONS: kept for backward, and one block's working set */
+    int64_t buffers;     /* ZN_MEM_BUFFERS: logits tile, one widened matrix, scratch, angles */
+} zn_model_memory_bytes;
+
+/** What zn_model_train will allocate for [B,T], from the code that allocates it. */
+void zn_model_memory(const zn_model_spec *spec, const zn_model_options *opts, int64_t B, int64_t T,
+                     zn_dtype param_dtype, int n_threads, zn_model_memory_bytes *out);
+/** The activations alone. */
+int64_t zn_model_activation_bytes(const zn_model_spec *spec, const zn_model_options *opts,
+                                  int64_t B, int64_t T);
+
 /** Matrix FLOPs of one forward+backward of a micro-batch (no recomputation counted): 6 per weight
  *  and token plus causal attention. */
 double zn_model_flops(const zn_model_spec *spec, int64_t B, int64_t T);

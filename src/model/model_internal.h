@@ -222,18 +222,15 @@ typedef struct zn_matrix {
     int64_t n_groups; /* 0; or heads of a [heads,3,D,in] matrix that is used as [3,heads,D,in] */
 } zn_matrix;
 
-/** y = x W [+ y if accumulate]; x and y rows ldx, ldy apart. */
+/** y = x W; rows of x and y are ldx, ldy apart. */
 zinc_status zn_linear(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx, float *y,
-                      int64_t ldy, bool accumulate);
+                      int64_t ldy);
 /** dx = dy W^T [+ dx]. */
 zinc_status zn_linear_backward_x(const zn_run *run, const zn_matrix *w, const float *dy,
                                  int64_t lddy, float *dx, int64_t lddx, bool accumulate);
 /** Gradient of W += x^T dy, through hooks->grad. */
 zinc_status zn_linear_backward_w(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx,
                                  const float *dy, int64_t lddy);
-/** The same over `rows` rows instead of all (the head's tiles). */
-zinc_status zn_linear_rows(const zn_run *run, const zn_matrix *w, const float *x, float *y,
-                           int64_t rows);
 /** x[N,C] += bias, param < 0: nothing. n_groups as in zn_matrix. */
 zinc_status zn_bias(const zn_run *run, int param, int64_t n_groups, float *x, int64_t N, int64_t C);
 zinc_status zn_bias_backward(const zn_run *run, int param, int64_t n_groups, const float *dy,
@@ -252,9 +249,11 @@ zinc_status zn_norm_backward(const zn_run *run, int w, int b, const float *dy, c
 
 /** Seed of a dropout site: 0 embedding, 1 attention, 2 after attention, 3 after the MLP. */
 uint64_t zn_dropout_seed(const zn_run *run, int64_t layer, uint64_t site);
-/** x = dropout(x) where training and p > 0. out may be x. */
+/** The probability in this pass: 0 in evaluation. */
+float zn_dropout_p(const zn_run *run, float p);
+/** out = dropout(x) of [N,C]; out may be x. Backward is the same call on the gradient. */
 zinc_status zn_drop(const zn_run *run, float *out, const float *x, float p, int64_t layer,
-                    uint64_t site, bool *dropped);
+                    uint64_t site);
 
 /** x[i] -> x[i+1]. With `again` (recomputation) x[i+1] is left alone. */
 zinc_status zn_block_forward(const zn_run *run, int64_t i, bool again);

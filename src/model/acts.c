@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* acts.c — where a pass keeps its tensors: one slab of activations, one of buffers.
+ *
+ * The same code counts bytes (bases NULL) and hands out pointers, so what the planner is told is
+ * what is allocated. */
+#include <string.h>
+
+#include "model/model_internal.h"
+
+/* Rows of logits are computed in tiles of at most this many bytes, but never fewer than
+ * TILE_ROWS_MIN: the head's matrix is read once a tile, which few rows would not repay. */
+#define TILE_BYTES ((int64_t)16 << 20)
+#define TILE_ROWS_MIN 32
+
+typedef struct carve {
+    char *base; /* NULL: only count */
+    size_t used;
+} carve;
+
+static float *take(carve *c, int64_t n_floats)
+{
+    float *at = c->base ? (float *)(void *)(c->base + c->used) : NULL;
+    c->used += ((size_t)n_floats * sizeof(float) + 63) / 64 * 64;
+    return at;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void take_layer(carve *c, const zn_model_spec *m, int64_t N, zn_layer_acts *out)
+{
+    const int64_t HD = m->H * m->D, KD = m->K * m->D;
+    const bool qk = m->qk_norm || m->qk_norm_full;
+    memset(out, 0, sizeof *out);
+    out->qkv = take(c, N * (HD + 2 * KD));
+    out->lse = take(c, N * m->H);
+    out->att = take(c, N * HD);
+    out->x_mid = take(c, N * m->C);
+    out->up = take(c, N * m->F);
+    if (m->gated_mlp)
+        out->gate = take(c, N * m->F);
+    if (qk) {
+        out->qk_pre = take(c, N * (HD + KD));
+        out->qk_rstd = take(c, N * (m->qk_norm_full ? 2 : m->H + m->K));
+    }
+    if (m->post_norms) {
+        out->att_pre = take(c, N * m->C);
+        out->att_rstd = take(c, N);
+        out->mlp_pre = take(c, N * m->C);
+        out->mlp_rstd = take(c, N);
+    }
+}
+
+static void place_activations(carve *c, const zn_model_spec *m, const zn_shape *shape,
+                              zn_acts *acts)
+{
+    const int64_t N = shape->B * shape->T, HD = m->H * m->D, QKV = HD + 2 * m->K * m->D;
+    const bool train = shape->mode != ZN_MODE_EVAL;
+    float *x = NULL;
+    zn_layer_acts layer;
+    for (int64_t i = 0; i <= m->L; i++) {
+        if (i == 0 || train)
+            x = take(c, N * m->C);
+        if (acts->x)
+            acts->x[i] = x;
+    }
+    for (int64_t i = 0; i < m->L; i++) {
+        if (i == 0 || shape->mode == ZN_MODE_TRAIN)
+            take_layer(c, m, N, &layer);
+        if (acts->layer)
+            acts->layer[i] = layer;
+    }
+    acts->n = take(c, N * m->C);
+    acts->work = take(c, N * larger(m->F, train ? HD + QKV : 0));
+    acts->mean = take(c, N);
+    acts->rstd = take(c, N);
+    acts->dx = train ? take(c, N * m->C) : NULL;
+    acts->dres = train && m->parallel_residual ? take(c, N * m->C) : NULL;
+}
+
+/* Most elements of a matrix that must be brought into fp32 or another order before use. */
+static int64_t wide_elems(const zn_model_spec *m, zn_dtype param_dtype)
+{
+    int64_t most = 0;
+    for (int s = 0; s < ZN_N_SLOTS; s++) {
+        const zn_slot slot = (zn_slot)s;
+        int64_t shape[2];
+        const bool regroup = slot == ZN_SLOT_QKV_W && m->qkv_interleaved;
+        const bool looked_up = slot == ZN_SLOT_WPE || (slot == ZN_SLOT_WTE && !m->tied);
+        if (zn_slot_shape(m, slot, shape) == 2 && !looked_up &&
+            (param_dtype != ZN_DTYPE_F32 || regroup))
+            most = larger(most, shape[0] * shape[1]);
+    }
+    return most;
+}
+
+static void place_buffers(carve *c, const zn_model_spec *m, const zn_shape *shape, zn_acts *acts)
+{
+    const int64_t N = shape->B * shape->T, HD = m->H * m->D, QKV = HD + 2 * m->K * m->D;
+    const int64_t fit = TILE_BYTES / ((int64_t)sizeof(float) * m->V);
+    const zn_attention attention = {.B = shape->B, .T = shape->T, .H = m->H, .K = m->K, .D = m->D};
+    int64_t vec = larger(larger(m->C, m->F), QKV);
+    if (m->head_bias)
+        vec = larger(vec, m->V);
+    acts->tile_rows = larger(fit, TILE_ROWS_MIN);
+    if (acts->tile_rows > N)
+        acts->tile_rows = N;
+    acts->wide = take(c, wide_elems(m, shape->param_dtype));
+    for (int i = 0; i < 3; i++)
+        acts->vec[i] = take(c, vec);
+    acts->tile = take(c, acts->tile_rows * m->V);
+    acts->row_loss = take(c, acts->tile_rows);
+    acts->norm_scratch = take(c, zn_norm_scratch(larger(m->C, HD)));
+    acts->attn_scratch = take(c, zn_attention_scratch(&attention, shape->n_threads));
+}
+
+void zn_acts_place(const zn_model_spec *spec, const zn_shape *shape, char *acts_base,
+                   char *buffers_base, zn_acts *acts, size_t *acts_bytes, size_t *buffers_bytes)
+{
+    carve a = {.base = acts_base}, b = {.base = buffers_base};
+    place_activations(&a, spec, shape, acts);
+    place_buffers(&b, spec, shape, acts);
+    *acts_bytes = a.used;
+    *buffers_bytes = b.used;
+}
+
+void zn_model_memory(const zn_model_spec *spec, const zn_model_options *opts, int64_t B, int64_t T,
+                     zn_dtype param_dtype, int n_threads, zn_model_memory_bytes *out)
+{
+    const zn_shape shape = {
+        .B = B,
+        .T = T,
+        .mode = opts->activation_checkpointing ? ZN_MODE_TRAIN_CKPT : ZN_MODE_TRAIN,
+        .param_dtype = param_dtype,
+        .n_threads = n_threads,
+    };
+    zn_acts acts = {0};
+    size_t activations, buffers;
+    zn_acts_place(spec, &shape, NULL, NULL, &acts, &activations, &buffers);
+    const int64_t tables = spec->rope != ZN_ROPE_NONE ? T * spec->rotary * (int64_t)sizeof(float)
+                                                      : T * (int64_t)sizeof(int32_t);
+    out->activations = (int64_t)activations;
+    out->buffers =
+        (int64_t)buffers + (spec->rope != ZN_ROPE_NONE || spec->learned_positions ? tables : 0);
+}
+
+int64_t zn_model_activation_bytes(const zn_model_spec *spec, const zn_model_options *opts,
+                                  int64_t B, int64_t T)
+{
+    zn_model_memory_bytes bytes;
+    zn_model_memory(spec, opts, B, T, ZN_DTYPE_F32, 1, &bytes);
+    return bytes.activations;
+}

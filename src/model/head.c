@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* head.c — final norm, logits and cross-entropy, a tile of rows at a time.
+ *
+ * A tile's logits turn into their own gradient in place and are used up (dW += dlogits^T h,
+ * dh = dlogits W) before the next tile is computed, so [N,V] never exists. */
+#include "model/model_internal.h"
+
+static zn_matrix head_matrix(const zn_run *run)
+{
+    const zn_model *m = run->m;
+    return (zn_matrix){.param = m->ids[m->spec.tied ? ZN_SLOT_WTE : ZN_SLOT_HEAD_W],
+                       .in = m->spec.C,
+                       .out = m->spec.V};
+}
+
+/* logits[rows,V] = h[rows,C] W^T + bias. */
+static zinc_status logits_of(const zn_run *run, const float *W, const float *h, int64_t rows,
+                             float *logits)
+{
+    const int64_t C = run->spec->C, V = run->spec->V;
+    ZN_TRY(run->k->gemm(run->s, false, true, rows, V, C, 1, h, C, W, C, 0, logits, V));
+    return zn_bias(run, run->m->ids[ZN_SLOT_HEAD_B], 0, logits, rows, V);
+}
+
+/* dlogits [rows,V] to the gradients of W and bias, and h[rows,C] replaced by its own. */
+static zinc_status tile_backward(const zn_run *run, const float *W, float *dW, const float *dlogits,
+                                 float *h, int64_t rows)
+{
+    const int64_t C = run->spec->C, V = run->spec->V;
+    if (dW)
+        ZN_TRY(run->k->gemm(run->s, true, false, V, C, rows, 1, dlogits, V, h, C, 1, dW, C));
+    ZN_TRY(zn_bias_backward(run, run->m->ids[ZN_SLOT_HEAD_B], 0, dlogits, rows, V));
+    return run->k->gemm(run->s, false, false, rows, C, V, 1, dlogits, V, W, C, 0, h, C);
+}
+
+static void add_losses(const float *row_loss, int64_t rows, double *loss_sum)
+{
+    double sum = 0;
+    for (int64_t n = 0; n < rows; n++)
+        sum += (double)row_loss[n];
+    *loss_sum += sum;
+}
+
+static zinc_status final_norm(const zn_run *run, const float *x, float *out, int64_t rows)
+{
+    const int *ids = run->m->ids;
+    return zn_norm(run, ids[ZN_SLOT_FINAL_W], ids[ZN_SLOT_FINAL_B], x, out, rows, run->acts->mean,
+                   run->acts->rstd);
+}
+
+zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *logits)
+{
+    const zn_model_spec *m = run->spec;
+    const zn_acts *acts = run->acts;
+    const zn_matrix head = head_matrix(run);
+    const float *x = acts->x[m->L], *W;
+    const int32_t *targets = run->batch->targets;
+    ZN_TRY(final_norm(run, x, acts->n, run->N));
+    ZN_TRY(zn_matrix_f32(run, &head, &W));
+    float *dW = backward ? run->hooks->grad(run->hooks->ctx, head.param) : NULL;
+    for (int64_t at = 0; at < run->N; at += acts->tile_rows) {
+        const int64_t left = run->N - at, rows = left < acts->tile_rows ? left : acts->tile_rows;
+        float *h = acts->n + at * m->C;
+        float *tile = logits ? logits + at * m->V : acts->tile;
+        float cap = m->final_softcap;
+        ZN_TRY(logits_of(run, W, h, rows, tile));
+        if (logits && cap > 0) { /* the caller wants them capped; the loss then caps no more */
+            ZN_TRY(run->k->softcap(run->s, tile, cap, rows * m->V));
+            cap = 0;
+        }
+        if (!targets)
+            continue;
+        ZN_TRY(run->k->cross_entropy(run->s, tile, m->V, targets + at, acts->row_loss, rows, m->V,
+                                     cap, run->grad_scale, backward));
+        add_losses(acts->row_loss, rows, loss_sum);
+        if (backward)
+            ZN_TRY(tile_backward(run, W, dW, tile, h, rows));
+    }
+    if (!backward)
+        return ZINC_OK;
+    return zn_norm_backward(run, run->m->ids[ZN_SLOT_FINAL_W], run->m->ids[ZN_SLOT_FINAL_B],
+                            acts->n, x, acts->mean, acts->rstd, acts->dx, false);
+}
+
+zinc_status zn_head_last(const zn_run *run, float *logits)
+{
+    const zn_model_spec *m = run->spec;
+    const zn_acts *acts = run->acts;
+    const int64_t B = run->batch->B, T = run->batch->T;
+    const zn_matrix head = head_matrix(run);
+    const float *W;
+    for (int64_t b = 0; b < B; b++)
+        ZN_TRY(final_norm(run, acts->x[m->L] + (b * T + T - 1) * m->C, acts->n + b * m->C, 1));
+    ZN_TRY(zn_matrix_f32(run, &head, &W));
+    ZN_TRY(logits_of(run, W, acts->n, B, logits));
+    if (m->final_softcap > 0)
+        ZN_TRY(run->k->softcap(run->s, logits, m->final_softcap, B * m->V));
+    return ZINC_OK;
+}

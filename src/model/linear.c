@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear.c — matrices and vectors of parameters: brought into fp32, applied, differentiated.
+ *
+ * y[N,out] = x[N,in] W. Stored [out,in] W is read transposed; Conv1D's [in,out] as it is.
+ * A grouped matrix (GPT-NeoX) is stored [heads,3,D,in] and used as [3,heads,D,in], so that q, k and
+ * v are each contiguous in y: its blocks of D rows are moved on the way into the wide buffer, and
+ * its gradient's blocks on the way out. */
+#include "model/model_internal.h"
+
+/* Block b of the order of use lies at block `from` of the order of storage. */
+static int64_t stored_block(int64_t b, int64_t n_groups)
+{
+    return b % n_groups * 3 + b / n_groups;
+}
+
+/* n elements of a parameter at `offset` as fp32 into dst, blocks moved where n_groups > 0. */
+static zinc_status widen(const zn_run *run, int param, int64_t offset, int64_t n, int64_t n_groups,
+                         float *dst)
+{
+    const zn_dtype dtype = run->hooks->param_dtype;
+    const size_t size = zn_dtype_size(dtype);
+    const char *src =
+        (const char *)run->hooks->data(run->hooks->ctx, param) + (size_t)offset * size;
+    if (n_groups == 0)
+        return run->k->convert(run->s, dst, ZN_DTYPE_F32, src, dtype, 1, n);
+    const int64_t block = n / (3 * n_groups);
+    for (int64_t b = 0; b < 3 * n_groups; b++) {
+        const char *from = src + (size_t)(stored_block(b, n_groups) * block) * size;
+        ZN_TRY(run->k->convert(run->s, dst + b * block, ZN_DTYPE_F32, from, dtype, 1, block));
+    }
+    return ZINC_OK;
+}
+
+/* grad += g, blocks moved back. */
+static zinc_status add_grouped(const zn_run *run, float *grad, const float *g, int64_t n,
+                               int64_t n_groups)
+{
+    const int64_t block = n / (3 * n_groups);
+    for (int64_t b = 0; b < 3 * n_groups; b++)
+        ZN_TRY(run->k->axpy(run->s, grad + stored_block(b, n_groups) * block, g + b * block, 1,
+                            block));
+    return ZINC_OK;
+}
+
+zinc_status zn_matrix_f32(const zn_run *run, const zn_matrix *w, const float **out)
+{
+    if (run->hooks->param_dtype == ZN_DTYPE_F32 && w->n_groups == 0) {
+        *out = (const float *)run->hooks->data(run->hooks->ctx, w->param) + w->offset;
+        return ZINC_OK;
+    }
+    ZN_TRY(widen(run, w->param, w->offset, w->in * w->out, w->n_groups, run->acts->wide));
+    *out = run->acts->wide;
+    return ZINC_OK;
+}
+
+zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, const float **out)
+{
+    *out = NULL;
+    if (param < 0)
+        return ZINC_OK;
+    if (run->hooks->param_dtype == ZN_DTYPE_F32) {
+        *out = run->hooks->data(run->hooks->ctx, param);
+        return ZINC_OK;
+    }
+    ZN_TRY(widen(run, param, 0, n, 0, run->acts->vec[slot]));
+    *out = run->acts->vec[slot];
+    return ZINC_OK;
+}
+
+zinc_status zn_linear(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx, float *y,
+                      int64_t ldy)
+{
+    const float *W;
+    ZN_TRY(zn_matrix_f32(run, w, &W));
+    return run->k->gemm(run->s, false, !w->conv1d, run->N, w->out, w->in, 1, x, ldx, W,
+                        w->conv1d ? w->out : w->in, 0, y, ldy);
+}
+
+zinc_status zn_linear_backward_x(const zn_run *run, const zn_matrix *w, const float *dy,
+                                 int64_t lddy, float *dx, int64_t lddx, bool accumulate)
+{
+    const float *W;
+    ZN_TRY(zn_matrix_f32(run, w, &W));
+    return run->k->gemm(run->s, false, w->conv1d, run->N, w->in, w->out, 1, dy, lddy, W,
+                        w->conv1d ? w->out : w->in, accumulate ? 1 : 0, dx, lddx);
+}
+
+zinc_status zn_linear_backward_w(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx,
+                                 const float *dy, int64_t lddy)
+{
+    float *grad = run->hooks->grad(run->hooks->ctx, w->param);
+    if (!grad)
+        return ZINC_OK;
+    if (w->n_groups > 0) {
+        float *g = run->acts->wide;
+        ZN_TRY(run->k->gemm(run->s, true, false, w->out, w->in, run->N, 1, dy, lddy, x, ldx, 0, g,
+                            w->in));
+        return add_grouped(run, grad, g, w->in * w->out, w->n_groups);
+    }
+    grad += w->offset;
+    if (w->conv1d)
+        return run->k->gemm(run->s, true, false, w->in, w->out, run->N, 1, x, ldx, dy, lddy, 1,
+                            grad, w->out);
+    return run->k->gemm(run->s, true, false, w->out, w->in, run->N, 1, dy, lddy, x, ldx, 1, grad,
+                        w->in);
+}
+
+zinc_status zn_bias(const zn_run *run, int param, int64_t n_groups, float *x, int64_t N, int64_t C)
+{
+    const float *bias;
+    if (param < 0)
+        return ZINC_OK;
+    if (n_groups > 0) {
+        ZN_TRY(widen(run, param, 0, C, n_groups, run->acts->vec[0]));
+        bias = run->acts->vec[0];
+    } else {
+        ZN_TRY(zn_vector_f32(run, param, C, 0, &bias));
+    }
+    return run->k->add_bias(run->s, x, bias, N, C);
+}
+
+zinc_status zn_bias_backward(const zn_run *run, int param, int64_t n_groups, const float *dy,
+                             int64_t N, int64_t C)
+{
+    float *grad = param < 0 ? NULL : run->hooks->grad(run->hooks->ctx, param);
+    if (!grad)
+        return ZINC_OK;
+    if (n_groups == 0)
+        return run->k->bias_grad(run->s, grad, dy, N, C);
+    ZN_TRY(run->k->zero(run->s, run->acts->vec[0], C * (int64_t)sizeof(float)));
+    ZN_TRY(run->k->bias_grad(run->s, run->acts->vec[0], dy, N, C));
+    return add_grouped(run, grad, run->acts->vec[0], C, n_groups);
+}
