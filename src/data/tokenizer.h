@@ -31,6 +31,9 @@ int32_t zn_tokenizer_vocab_size(const zn_tokenizer *tokenizer);
 /** Id of a token by its exact text (added tokens first), or -1. */
 int32_t zn_tokenizer_id(const zn_tokenizer *tokenizer, const char *token);
 
+/** Whether an id is an added token that the file calls special. */
+bool zn_tokenizer_is_special(const zn_tokenizer *tokenizer, int32_t id);
+
 /** Append the ids of n bytes of text. Errors: E_FORMAT if a character has no token and there is no
  *  unknown token. Text that is not UTF-8 is read with U+FFFD in place of bad bytes. */
 ZINC_MUST_CHECK zinc_status zn_tokenizer_encode(const zn_tokenizer *tokenizer, const char *text,
