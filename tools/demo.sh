@@ -75,7 +75,7 @@ while [ -e "$folder/run-$number" ]; do number=$((number + 1)); done
 run=$folder/run-$number
 
 phase 3 "training on two ranks, ZeRO-3, bf16" "three minutes"
-"$zinc" train --from_scratch "$folder/model/config.json" \
+"$zinc" train --model "$folder/model" --from_scratch \
     --train_file "$folder/train.bin" --validation_file "$folder/valid.bin" \
     --output_dir "$run" --deepspeed "$folder/ds_config.json" --ranks 2 --block_size 128 \
     --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --max_steps "$steps" \

@@ -56,7 +56,7 @@ fi
 
 apt_install() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
-        --no-install-recommends "${missing[@]}" >&2
+        -o DPkg::Lock::Timeout=120 --no-install-recommends "${missing[@]}" >&2
 }
 echo "installing ${missing[*]}" >&2
 # Lists that are there may be too old to fetch from: then they are updated, and only then.

@@ -4,9 +4,10 @@
 
 #include <string.h>
 
-extern const zn_command zn_command_env;
+extern const zn_command zn_command_env, zn_command_lr;
 
 const zn_command *const zn_commands[] = {
+    &zn_command_lr,
     &zn_command_env,
 };
 const int zn_n_commands = (int)(sizeof zn_commands / sizeof zn_commands[0]);

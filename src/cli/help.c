@@ -97,7 +97,10 @@ void zn_help_command(const zn_command *command, FILE *out)
     fprintf(out, "usage: zinc %s%s%s [options]\n\n", command->name, has_positional ? " " : "",
             has_positional ? command->positional : "");
     print_wrapped(out, command->summary, 0, 0);
-    fputs("\noptions (dashes and underscores are the same; [] is the default):\n", out);
+    fputs("\noptions (dashes and underscores are the same; [] is the default; a switch may be "
+          "followed\n"
+          "by true or false):\n",
+          out);
     for (int i = 0; i < command->n_options; i++)
         print_option(out, &command->options[i]);
     print_option(out, &help);
