@@ -167,6 +167,30 @@ static void a_file_that_cannot_be_written_is_an_error_with_its_path(void **state
     assert_null(metrics);
 }
 
+static void every_failed_allocation_is_an_error_and_leaks_nothing(void **state)
+{
+    const char *path = *state;
+    write_steps(path, -1, 1, 3);
+    int n_failed = 0;
+    for (zinc_status status = ZINC_E_NOMEM; status != ZINC_OK; n_failed++) {
+        zn_metrics *metrics = NULL;
+        zn_metrics_row *rows = NULL;
+        const zn_metrics_row row = row_of(4);
+        int64_t n = 0;
+        zn_mem_fail_after(n_failed);
+        status = zn_metrics_open(path, 3, &metrics);
+        if (status == ZINC_OK)
+            status = zn_metrics_write(metrics, &row);
+        if (status == ZINC_OK)
+            status = zn_metrics_read(path, &rows, &n);
+        zn_mem_fail_after(-1);
+        assert_true(status == ZINC_OK || status == ZINC_E_NOMEM);
+        zn_metrics_close(metrics);
+        zn_free(rows);
+    }
+    assert_true(n_failed > 4);
+}
+
 #define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_path, remove_path)
 
 static const struct CMUnitTest tests[] = {
@@ -176,6 +200,7 @@ static const struct CMUnitTest tests[] = {
     WITH_FILE(a_resumed_run_cuts_back_to_its_step_and_appends),
     WITH_FILE(a_new_run_starts_an_old_file_anew),
     WITH_FILE(a_line_that_is_no_row_is_named_when_read_and_cut_when_resumed),
+    WITH_FILE(every_failed_allocation_is_an_error_and_leaks_nothing),
     cmocka_unit_test(a_file_that_cannot_be_written_is_an_error_with_its_path),
 };
 

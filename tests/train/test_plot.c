@@ -109,11 +109,29 @@ static void sizes_out_of_bounds_are_brought_to_them(void **state)
     }
 }
 
+static void every_failed_allocation_is_an_error(void **state)
+{
+    (void)state;
+    const double y[] = {1, 2, 3};
+    const zn_plot_params params = {.title = "loss", .x_label = "step"};
+    int n_failed = 0;
+    for (zinc_status status = ZINC_E_NOMEM; status != ZINC_OK; n_failed++) {
+        zn_buf out = {0};
+        zn_mem_fail_after(n_failed);
+        status = zn_plot_append(&params, y, 3, &out);
+        zn_mem_fail_after(-1);
+        assert_true(status == ZINC_OK || status == ZINC_E_NOMEM);
+        zn_buf_fini(&out);
+    }
+    assert_true(n_failed > 1);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_ramp_is_drawn_from_corner_to_corner),
     cmocka_unit_test(lines_keep_to_the_width_and_height),
     cmocka_unit_test(a_single_spike_among_many_points_is_not_lost),
     cmocka_unit_test(values_that_are_not_finite_leave_gaps),
+    cmocka_unit_test(every_failed_allocation_is_an_error),
     cmocka_unit_test(sizes_out_of_bounds_are_brought_to_them),
 };
 

@@ -151,12 +151,40 @@ static void times_read_as_people_write_them(void **state)
     }
 }
 
+static void drop(void *context, const char *text, size_t n)
+{
+    (void)context;
+    assert_int_equal(text[0] == '\0', n == 0);
+}
+
+static void every_failed_allocation_is_an_error_and_leaks_nothing(void **state)
+{
+    (void)state;
+    const zn_progress_params params = {.terminal = true, .total = 9, .write = drop};
+    int n_failed = 0;
+    for (zinc_status status = ZINC_E_NOMEM; status != ZINC_OK; n_failed++) {
+        zn_progress *progress = NULL;
+        const zn_metrics_row row = row_of(1);
+        zn_mem_fail_after(n_failed);
+        status = zn_progress_create(&params, &progress);
+        if (status == ZINC_OK)
+            status = zn_progress_step(progress, &row);
+        if (status == ZINC_OK)
+            status = zn_progress_note(progress, "evaluated");
+        zn_mem_fail_after(-1);
+        assert_true(status == ZINC_OK || status == ZINC_E_NOMEM);
+        zn_progress_destroy(progress);
+    }
+    assert_true(n_failed > 2);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(plain_lines_come_every_logging_steps_with_the_mean_loss),
     cmocka_unit_test(a_terminal_sees_one_line_redrawn_ten_times_a_second),
     cmocka_unit_test(a_narrow_terminal_gets_less_and_never_wraps),
     cmocka_unit_test(a_note_stands_above_the_drawn_line),
     cmocka_unit_test(a_skipped_step_says_so_and_broken_numbers_stay_readable),
+    cmocka_unit_test(every_failed_allocation_is_an_error_and_leaks_nothing),
     cmocka_unit_test(times_read_as_people_write_them),
 };
 
