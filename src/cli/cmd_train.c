@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_train.c — `zinc train`: options to zn_train_options. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "train/train.h"
+
+#define VALUE(option_name, meta, fallback, text)                                                   \
+    {                                                                                              \
+        .name = (option_name), .kind = ZN_OPTION_VALUE, .metavar = (meta),                         \
+        .default_text = (fallback), .help = (text)                                                 \
+    }
+#define FLAG(option_name, fallback, text)                                                          \
+    {                                                                                              \
+        .name = (option_name), .kind = ZN_OPTION_FLAG, .default_text = (fallback), .help = (text)  \
+    }
+#define FILES(option_name, text)                                                                   \
+    {                                                                                              \
+        .name = (option_name), .kind = ZN_OPTION_LIST, .metavar = "F", .help = (text)              \
+    }
+
+static const zn_option options[] = {
+    {.name = "model_name_or_path",
+     .alias = "model",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "DIR",
+     .help = "model folder as Hugging Face writes it (with --from_scratch: or a config.json)"},
+    FILES("train_file", "training data: .txt, .jsonl, .bin"),
+    FILES("validation_file", "held-out data; its loss is reported at the end"),
+    VALUE("output_dir", "DIR", NULL, "where the trained model and metrics.jsonl go"),
+    VALUE("deepspeed", "F", NULL, "ds_config.json"),
+    VALUE("tokenizer", "F", "the model's", "tokenizer.json, or its folder"),
+    FLAG("from_scratch", "false", "random weights; only config.json is read"),
+    VALUE("ranks", "N", "1", "start N ranks on this machine"),
+    VALUE("threads", "N", "cores / ranks", "compute threads of a rank"),
+    VALUE("comm", "NAME", "thread", "thread: ranks are threads; mpi: a process a rank"),
+    VALUE("per_device_train_batch_size", "N", "8", "micro-batch of a rank, rows"),
+    VALUE("per_device_eval_batch_size", "N", "8", "accepted; evaluation uses the micro-batch"),
+    VALUE("gradient_accumulation_steps", "N", "1", "micro-batches an optimizer step"),
+    VALUE("num_train_epochs", "X", "3", "passes over the data"),
+    VALUE("max_steps", "N", "-1", "optimizer steps; overrides num_train_epochs"),
+    VALUE("block_size", "N", "min(1024, model)", "tokens of a row"),
+    VALUE("learning_rate", "X", "5e-5", "peak learning rate"),
+    VALUE("weight_decay", "X", "0", "of AdamW"),
+    VALUE("adam_beta1", "X", "0.9", "of AdamW"),
+    VALUE("adam_beta2", "X", "0.999", "of AdamW"),
+    VALUE("adam_epsilon", "X", "1e-8", "of AdamW"),
+    VALUE("max_grad_norm", "X", "1.0", "clip the global gradient norm; 0: off"),
+    VALUE("lr_scheduler_type", "NAME", "linear", "linear, cosine, constant, …"),
+    VALUE("warmup_steps", "N", "0", "steps of rising rate"),
+    VALUE("warmup_ratio", "X", "0", "the same as a share of all steps"),
+    VALUE("decay_groups", "all|no_bias_norm", "see docs", "which parameters weight decay reaches"),
+    VALUE("loss_average", "tokens|micro_batches", "tokens", "what the loss is a mean over"),
+    VALUE("seed", "N", "42", "of weights, order and dropout"),
+    FLAG("shuffle", "true", "a new order each epoch"),
+    VALUE("dropout", "P", "config.json's", "every dropout of the model; 0: none"),
+    FLAG("bf16", "false", "bf16 parameters, fp32 masters"),
+    FLAG("fp16", "false", "fp16 parameters, fp32 masters, loss scaling"),
+    FLAG("gradient_checkpointing", "false", "keep only the input of each block; compute it again"),
+    FLAG("share_parameters", "true", "thread ranks keep one copy of the parameters between them"),
+    VALUE("device", "NAME", "cpu", "cpu; cuda is not in this build"),
+    VALUE("device_memory", "BYTES", "no limit", "limit of a rank's device memory, e.g. 2GB"),
+    VALUE("timeout", "SECONDS", "600", "longest wait for another rank"),
+    VALUE("logging_steps", "N", "500", "plain progress lines off a terminal"),
+    VALUE("eval_steps", "N", "0", "evaluate every N steps; 0: only at the end"),
+    VALUE("save_steps", "N", "0", "save the model's weights every N steps; 0: only at the end"),
+    FLAG("save_on_signal", "false", "save when SIGINT or SIGTERM ends the run"),
+    VALUE("save_dtype", "NAME", "the checkpoint's", "float32 (the masters), bfloat16, float16"),
+    VALUE("max_shard_size", "BYTES", "one file", "largest file of the saved model, e.g. 5GB"),
+    FLAG("overwrite_output_dir", "false", "replace the run that output_dir holds"),
+    {.name = "resume_from_checkpoint",
+     .kind = ZN_OPTION_OPTIONAL,
+     .metavar = "DIR",
+     .help = "not in this version yet"},
+    FLAG("dry_run", "false", "resolve everything, print the plan, touch nothing"),
+    FLAG("json", "false", "metrics rows on standard output"),
+};
+#define N_OPTIONS ((int)(sizeof options / sizeof options[0]))
+
+/* Arguments that may fill or contradict ds_config.json. */
+static const char *const config_names[] = {
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "warmup_ratio",
+    "max_steps",
+    "num_train_epochs",
+    "bf16",
+    "fp16",
+};
+#define N_CONFIG_NAMES ((int)(sizeof config_names / sizeof config_names[0]))
+
+/* Storage that zn_train_options points into. */
+typedef struct storage {
+    const char **train_files, **validation_files;
+    zn_config_argument arguments[N_CONFIG_NAMES];
+} storage;
+
+static zinc_status list_of(const zn_args *args, const char *name, const char ***out, int *n)
+{
+    *n = zn_args_count(args, name);
+    ZN_TRY(zn_alloc_array(out, (size_t)*n, sizeof **out, "file names"));
+    for (int i = 0; i < *n; i++)
+        (*out)[i] = zn_args_at(args, name, i);
+    return ZINC_OK;
+}
+
+static zinc_status read_numbers(const zn_args *args, zn_train_options *o)
+{
+    int64_t ranks = o->ranks, threads = o->threads, seed = (int64_t)o->seed;
+    ZN_TRY(zn_args_int(args, "ranks", 1, 4096, &ranks));
+    ZN_TRY(zn_args_int(args, "threads", 1, 4096, &threads));
+    ZN_TRY(zn_args_int(args, "seed", 0, INT64_MAX, &seed));
+    ZN_TRY(zn_args_int(args, "max_steps", -1, INT64_MAX, &o->max_steps));
+    ZN_TRY(zn_args_int(args, "block_size", 2, 1 << 24, &o->block_size));
+    ZN_TRY(zn_args_int(args, "warmup_steps", 0, INT64_MAX, &o->warmup_steps));
+    ZN_TRY(zn_args_int(args, "logging_steps", 0, INT64_MAX, &o->logging_steps));
+    ZN_TRY(zn_args_int(args, "eval_steps", 0, INT64_MAX, &o->eval_steps));
+    ZN_TRY(zn_args_int(args, "save_steps", 0, INT64_MAX, &o->save_steps));
+    ZN_TRY(zn_args_real(args, "num_train_epochs", 0, 1e9, &o->num_train_epochs));
+    ZN_TRY(zn_args_real(args, "warmup_ratio", 0, 1, &o->warmup_ratio));
+    ZN_TRY(zn_args_real(args, "dropout", 0, 0.999, &o->dropout));
+    ZN_TRY(zn_args_real(args, "timeout", 0.1, 1e9, &o->timeout_s));
+    ZN_TRY(zn_args_bytes(args, "device_memory", &o->device_limit));
+    ZN_TRY(zn_args_bytes(args, "max_shard_size", &o->max_shard_bytes));
+    o->ranks = (int)ranks;
+    o->threads = (int)threads;
+    o->seed = (uint64_t)seed;
+    return ZINC_OK;
+}
+
+static zinc_status read_choices(const zn_args *args, zn_train_options *o)
+{
+    const char *average = zn_args_get(args, "loss_average");
+    const char *groups = zn_args_get(args, "decay_groups");
+    if (average && strcmp(average, "micro_batches") == 0)
+        o->loss_average = ZN_LOSS_AVERAGE_MICRO_BATCHES;
+    else if (average && strcmp(average, "tokens") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--loss_average %s: tokens or micro_batches", average);
+    if (groups && strcmp(groups, "all") != 0 && strcmp(groups, "no_bias_norm") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--decay_groups %s: all or no_bias_norm", groups);
+    if (zn_args_given(args, "resume_from_checkpoint"))
+        ZN_FAIL(ZINC_E_UNSUPPORTED,
+                "--resume_from_checkpoint: this version cannot resume; start from the weights of "
+                "a saved model with --model DIR");
+    o->decay_groups = groups;
+    return ZINC_OK;
+}
+
+static const char *text_or(const zn_args *args, const char *name, const char *fallback)
+{
+    const char *text = zn_args_get(args, name);
+    return text ? text : fallback;
+}
+
+static zinc_status need(const char *value, const char *option)
+{
+    if (!value)
+        ZN_FAIL(ZINC_E_INVALID, "%s is required (see `zinc train --help`)", option);
+    return ZINC_OK;
+}
+
+static zinc_status read_options(const zn_args *args, storage *store, zn_train_options *o)
+{
+    zn_train_defaults(o);
+    o->model = zn_args_get(args, "model_name_or_path");
+    o->output_dir = zn_args_get(args, "output_dir");
+    o->deepspeed = zn_args_get(args, "deepspeed");
+    o->tokenizer = zn_args_get(args, "tokenizer");
+    o->save_dtype = zn_args_get(args, "save_dtype");
+    o->comm = text_or(args, "comm", o->comm);
+    o->device = text_or(args, "device", o->device);
+    o->lr_scheduler_type = text_or(args, "lr_scheduler_type", o->lr_scheduler_type);
+    o->from_scratch = zn_args_flag(args, "from_scratch", false);
+    o->shuffle = zn_args_flag(args, "shuffle", true);
+    o->share_parameters = zn_args_flag(args, "share_parameters", true);
+    o->gradient_checkpointing = zn_args_flag(args, "gradient_checkpointing", false);
+    o->save_on_signal = zn_args_flag(args, "save_on_signal", false);
+    o->overwrite_output_dir = zn_args_flag(args, "overwrite_output_dir", false);
+    o->dry_run = zn_args_flag(args, "dry_run", false);
+    o->json = zn_args_flag(args, "json", false);
+    ZN_TRY(need(o->model, "--model_name_or_path DIR"));
+    ZN_TRY(need(o->output_dir, "--output_dir DIR"));
+    ZN_TRY(read_numbers(args, o));
+    ZN_TRY(read_choices(args, o));
+    ZN_TRY(list_of(args, "train_file", &store->train_files, &o->n_train_files));
+    ZN_TRY(list_of(args, "validation_file", &store->validation_files, &o->n_validation_files));
+    ZN_TRY(need(o->n_train_files > 0 ? "" : NULL, "--train_file F"));
+    o->train_files = store->train_files;
+    o->validation_files = store->validation_files;
+    for (int i = 0; i < N_CONFIG_NAMES; i++)
+        if (zn_args_given(args, config_names[i]))
+            store->arguments[o->n_arguments++] =
+                (zn_config_argument){config_names[i], zn_args_get(args, config_names[i])};
+    o->arguments = store->arguments;
+    return ZINC_OK;
+}
+
+static int run_train(const zn_args *args)
+{
+    storage store = {0};
+    zn_train_options o;
+    const zinc_status status = read_options(args, &store, &o);
+    const int code = status == ZINC_OK ? zn_train(&o) : zn_cli_fail("train", status);
+    zn_free(store.train_files);
+    zn_free(store.validation_files);
+    return code;
+}
+
+const zn_command zn_command_train = {
+    .name = "train",
+    .summary = "fine-tune or pretrain a causal language model, sharded over ranks",
+    .positional = "",
+    .options = options,
+    .n_options = N_OPTIONS,
+    .epilog = "Fine-tune a model on two ranks with ZeRO, as a ds_config.json says:\n"
+              "  zinc train --model DIR --train_file data.txt --output_dir out --ranks 2 \\\n"
+              "      --deepspeed ds_config.json --per_device_train_batch_size 4\n",
+    .run = run_train,
+};

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ranks.c — the ranks of this process, and the process's exit code. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "train/train_internal.h"
+
+typedef struct rank_thread {
+    pthread_t thread;
+    const zn_train_setup *setup;
+    zn_thread_world *world;
+    int rank;
+    bool started;
+    zn_error error;
+} rank_thread;
+
+static void *run_rank(void *arg)
+{
+    rank_thread *t = arg;
+    if (t->setup->n_ranks > 1)
+        zn_log_set_rank(t->rank);
+    zn_error_save(&t->error, zn_train_rank(t->setup, t->rank, t->world));
+    return NULL;
+}
+
+/* The first cause: a rank that only heard of another's failure says E_ABORTED. */
+static zinc_status first_cause(const rank_thread *threads, int n)
+{
+    const rank_thread *cause = NULL;
+    for (int i = 0; i < n; i++)
+        if (threads[i].error.status != ZINC_OK &&
+            (!cause ||
+             (cause->error.status == ZINC_E_ABORTED && threads[i].error.status != ZINC_E_ABORTED)))
+            cause = &threads[i];
+    return cause ? zn_error_restore(&cause->error) : ZINC_OK;
+}
+
+static zinc_status run_threads(const zn_train_setup *setup)
+{
+    zinc_status status;
+    zn_thread_world *world = NULL;
+    rank_thread *threads = NULL;
+    const int n = setup->n_ranks;
+    ZN_TRY_GOTO(zn_alloc_array(&threads, (size_t)n, sizeof *threads, "rank threads"));
+    ZN_TRY_GOTO(zn_thread_world_create(n, &world));
+    for (int i = 0; i < n; i++) {
+        threads[i] = (rank_thread){.setup = setup, .world = world, .rank = i};
+        threads[i].started = pthread_create(&threads[i].thread, NULL, run_rank, &threads[i]) == 0;
+        if (!threads[i].started) /* its partners meet their deadline and name it */
+            zn_error_save(&threads[i].error,
+                          zn_error_set(ZINC_E_NOMEM, __FILE__, __LINE__, __func__,
+                                       "cannot start the thread of rank %d", i));
+    }
+    for (int i = 0; i < n; i++)
+        if (threads[i].started)
+            pthread_join(threads[i].thread, NULL);
+    status = first_cause(threads, n);
+fail:
+    zn_thread_world_destroy(world);
+    zn_free(threads);
+    return status;
+}
+
+/* ---- MPI: join a job, or start one ---- */
+
+static int mpi_env(const char *const names[], int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *text = getenv(names[i]);
+        if (text)
+            return atoi(text);
+    }
+    return -1;
+}
+
+static int mpi_world_size(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
+    return mpi_env(names, 3);
+}
+
+static int mpi_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    return mpi_env(names, 3);
+}
+
+/* What lets Open MPI run on one machine as root, on fewer cores than ranks, and start fast. A value
+ * the user has set stays. */
+static void prepare_mpi_environment(void)
+{
+    static const char *const settings[][2] = {
+        {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+        {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+        {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_pml", "ob1"},
+        {"OMPI_MCA_btl", "self,vader,tcp"},
+        {"OMPI_MCA_mpi_yield_when_idle", "1"},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        setenv(settings[i][0], settings[i][1], 0);
+}
+
+/* Become `mpirun -n RANKS zinc train …`, with the words this process was started with. Returns only
+ * if that fails. */
+static zinc_status become_mpirun(const zn_train_options *o)
+{
+    zinc_status status;
+    char count[16], self[4096], mpirun[] = "mpirun", flag[] = "-n";
+    char **argv = NULL;
+    zn_buf words = {0};
+    int n = 4;
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length < 0)
+        ZN_FAIL(ZINC_E_IO, "cannot find the zinc program: %s", strerror(errno));
+    self[length] = '\0';
+    snprintf(count, sizeof count, "%d", o->ranks);
+    ZN_TRY_GOTO(zn_fs_read("/proc/self/cmdline", 0, &words)); /* each word ends in a NUL */
+    ZN_TRY_GOTO(zn_alloc_array(&argv, words.n + 5, sizeof *argv, "mpirun's arguments"));
+    argv[0] = mpirun;
+    argv[1] = flag;
+    argv[2] = count;
+    argv[3] = self;
+    for (size_t i = strlen(words.data) + 1; i < words.n; i += strlen(words.data + i) + 1)
+        argv[n++] = words.data + i;
+    prepare_mpi_environment();
+    execvp("mpirun", argv);
+    ZN_FAIL_GOTO(ZINC_E_UNSUPPORTED,
+                 "--comm mpi starts mpirun, which failed: %s. Install Open MPI (openmpi-bin), or "
+                 "use --comm thread on one machine",
+                 strerror(errno));
+fail:
+    zn_free(argv);
+    zn_buf_fini(&words);
+    return status;
+}
+
+/* ---- the process ---- */
+
+int zn_train_exit_code(zinc_status status)
+{
+    switch (status) {
+    case ZINC_OK:
+        return 0;
+    case ZINC_E_NOMEM:
+        return 3;
+    case ZINC_E_IO:
+        return 4;
+    case ZINC_E_TIMEOUT:
+        return 5;
+    case ZINC_E_COMM:
+        return 6;
+    default:
+        return 1;
+    }
+}
+
+static zinc_status check_options(const zn_train_options *o)
+{
+    if (strcmp(o->device, "cpu") != 0)
+        ZN_FAIL(ZINC_E_UNSUPPORTED, "--device %s is not in this build; it runs on: cpu", o->device);
+    if (strcmp(o->comm, "thread") != 0 && strcmp(o->comm, "mpi") != 0)
+        ZN_FAIL(ZINC_E_UNSUPPORTED,
+                "--comm %s is not in this build; thread (ranks in one process) and mpi (one "
+                "process a rank) are",
+                o->comm);
+    return ZINC_OK;
+}
+
+static zinc_status run(const zn_train_options *o, zn_train_setup *setup)
+{
+    const bool mpi = strcmp(o->comm, "mpi") == 0;
+    const int world = mpi ? mpi_world_size() : o->ranks;
+    const int rank = mpi ? mpi_rank() : 0;
+    ZN_TRY(check_options(o));
+    if (mpi && world < 1)
+        return become_mpirun(o);
+    if (mpi && o->ranks > 1 && o->ranks != world)
+        ZN_FAIL(ZINC_E_CONFIG, "--ranks %d, but the MPI job has %d processes", o->ranks, world);
+    ZN_TRY(zn_train_setup_open(o, world, setup));
+    if (o->dry_run) {
+        if (rank == 0)
+            zn_train_print_plan(setup);
+        return ZINC_OK;
+    }
+    if (rank == 0)
+        ZN_TRY(zn_train_claim_output(o));
+    zn_train_catch_signals();
+    if (!mpi)
+        return run_threads(setup);
+    zn_log_set_rank(rank);
+    return zn_train_rank(setup, rank, NULL);
+}
+
+int zn_train(const zn_train_options *options)
+{
+    zn_train_setup setup = {0};
+    const zinc_status status = run(options, &setup);
+    if (status != ZINC_OK && status != ZINC_E_ABORTED) {
+        zn_log(ZN_LOG_ERROR, "train", "%s", zinc_last_error());
+        if (status == ZINC_E_NOMEM)
+            zn_train_explain_nomem(&setup);
+    } else if (status == ZINC_E_ABORTED && zn_train_signal() == 0) {
+        zn_log(ZN_LOG_ERROR, "train", "%s", zinc_last_error());
+    }
+    zn_train_setup_close(&setup);
+    if (status == ZINC_OK && zn_train_signal() != 0)
+        return 128 + zn_train_signal();
+    return zn_train_exit_code(status);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* report.c — what a rank holds, measured, beside what the formula says. People read it: stderr. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "train/train_internal.h"
+
+static void print_bytes(char *out, size_t n, double bytes)
+{
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
+    int u = 0;
+    while (bytes >= 999.95 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    snprintf(out, n, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+}
+
+static void print_row(const char *name, double measured, double formula)
+{
+    char a[32], b[32];
+    print_bytes(a, sizeof a, measured);
+    print_bytes(b, sizeof b, formula);
+    fprintf(stderr, "  %-18s %12s %14s\n", name, a, formula < 0 ? "-" : b);
+}
+
+static double total(const zn_zero_formula *f)
+{
+    return f->parameters + f->gradients + f->masters + f->optimizer_state;
+}
+
+static void formula_for(const zn_train_setup *setup, const zn_param_list *list, int stage,
+                        zn_zero_formula *out)
+{
+    zn_zero_params params;
+    const zn_engine_params engine = zn_train_engine_params(setup, NULL, NULL);
+    zn_engine_zero_params(&engine, &params);
+    if (stage >= 0)
+        params.stage = stage;
+    zn_zero_formula_bytes(&params, setup->n_ranks, list, out);
+}
+
+void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_device *dev)
+{
+    zn_zero_formula f;
+    zn_zero_stats stats;
+    zn_mem_usage usage;
+    const zn_param_list *list = zn_engine_param_list(engine);
+    formula_for(setup, list, -1, &f);
+    zn_zero_get_stats(zn_engine_zero(engine), &stats);
+    zn_device_usage(dev, ZN_PLACE_DEVICE, &usage);
+    const double full = (double)zn_param_list_elems(list, false);
+    double small = 0;
+    for (int i = 0; i < list->n_specs; i++)
+        if (list->specs[i].n_elems <= setup->values->zero.param_persistence_threshold)
+            small += (double)list->specs[i].n_elems;
+    const double sharded = setup->values->zero.stage == 3 && setup->n_ranks > 1
+                               ? (setup->o->share_parameters ? 1 : 1 - small / full)
+                               : 0;
+    fprintf(stderr, "memory of rank 0 of %d, stage %d, %s:\n", setup->n_ranks,
+            setup->values->zero.stage,
+            setup->values->bf16.enabled   ? "bf16"
+            : setup->values->fp16.enabled ? "fp16"
+                                          : "fp32");
+    fprintf(stderr, "  %-18s %12s %14s\n", "", "held", "formula");
+    print_row("parameters", (double)usage.now[ZN_MEM_PARAMETERS], f.parameters);
+    print_row("gradients", (double)usage.now[ZN_MEM_GRADIENTS], f.gradients);
+    print_row("masters", (double)usage.now[ZN_MEM_MASTERS], f.masters);
+    print_row("optimizer state", (double)usage.now[ZN_MEM_OPTIMIZER_STATE], f.optimizer_state);
+    print_row("buffers", (double)usage.now[ZN_MEM_BUFFERS], -1);
+    print_row("sum", (double)usage.total_now, total(&f));
+    fprintf(stderr,
+            "  %.1f%% of the parameter bytes are sharded; gathered units, unit gradients and "
+            "activations come on top\n",
+            100 * sharded);
+}
+
+/* Model-state bytes of a rank at every stage. */
+static void print_stages(const zn_train_setup *setup, const zn_param_list *list)
+{
+    fprintf(stderr, "memory of a rank by stage (%d ranks), without activations:\n", setup->n_ranks);
+    fprintf(stderr, "  %-7s %12s %12s %12s %12s %12s\n", "stage", "parameters", "gradients",
+            "masters", "optimizer", "sum");
+    for (int stage = 0; stage <= 3; stage++) {
+        zn_zero_formula f;
+        char cells[5][32];
+        formula_for(setup, list, stage, &f);
+        print_bytes(cells[0], sizeof cells[0], f.parameters);
+        print_bytes(cells[1], sizeof cells[1], f.gradients);
+        print_bytes(cells[2], sizeof cells[2], f.masters);
+        print_bytes(cells[3], sizeof cells[3], f.optimizer_state);
+        print_bytes(cells[4], sizeof cells[4], total(&f));
+        fprintf(stderr, "  %d%-6s %12s %12s %12s %12s %12s\n", stage,
+                stage == setup->values->zero.stage ? " <-" : "", cells[0], cells[1], cells[2],
+                cells[3], cells[4]);
+    }
+}
+
+void zn_train_print_plan(const zn_train_setup *setup)
+{
+    zn_param_list list = {0};
+    if (zn_model_param_list(&setup->spec, &list) != ZINC_OK) {
+        zn_param_list_fini(&list);
+        return;
+    }
+    fprintf(stderr,
+            "%s, %" PRId64 " parameters; %" PRId64 " rows of up to %" PRId64 " tokens\n"
+            "%d ranks x %d threads; micro-batch %" PRId64 ", accumulation %" PRId64
+            ", global batch %" PRId64 "\n"
+            "%" PRId64 " optimizer steps (%" PRId64 " an epoch); optimizer %s, lr %g\n",
+            setup->spec.model_type, zn_param_list_elems(&list, false),
+            zn_dataset_n_rows(setup->train), setup->block_size, setup->n_ranks, setup->threads,
+            setup->micro_batch, setup->accumulation,
+            setup->micro_batch * setup->accumulation * setup->n_ranks, setup->max_steps,
+            setup->steps_per_epoch, setup->optim->name, setup->hyper.lr);
+    print_stages(setup, &list);
+    zn_param_list_fini(&list);
+}
+
+void zn_train_explain_nomem(const zn_train_setup *setup)
+{
+    zn_param_list list = {0};
+    zn_zero_formula now, best;
+    if (zn_model_param_list(&setup->spec, &list) == ZINC_OK && setup->values) {
+        formula_for(setup, &list, -1, &now);
+        formula_for(setup, &list, 3, &best);
+        char a[32], b[32];
+        print_bytes(a, sizeof a, total(&now));
+        print_bytes(b, sizeof b, total(&best));
+        fprintf(stderr,
+                "what would help: model states take %s a rank at stage %d and %s at stage 3 "
+                "(\"zero_optimization\": {\"stage\": 3}); activations shrink with a smaller "
+                "--per_device_train_batch_size, a smaller --block_size, or "
+                "--gradient_checkpointing\n",
+                a, setup->values->zero.stage, b);
+        print_stages(setup, &list);
+    }
+    zn_param_list_fini(&list);
+}
+
+zinc_status zn_train_print_row(const zn_metrics_row *row)
+{
+    zinc_status status;
+    zn_buf text = {0};
+    ZN_TRY_GOTO(zn_metrics_append_json(row, &text));
+    ZN_TRY_GOTO(zn_buf_puts(&text, "\n"));
+    if (fwrite(text.data, 1, text.n, stdout) != text.n || fflush(stdout) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot write to standard output");
+    zn_buf_fini(&text);
+    return ZINC_OK;
+fail:
+    zn_buf_fini(&text);
+    return status;
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.c — one rank's run: open, loop over optimizer steps, evaluate, save.
+ *
+ * One optimizer step: every rank takes its rows of the global batch (a function of step, micro-step
+ * and rank), all ranks add up their targets, each micro-batch's gradient is weighted so that the
+ * sum over micro-batches and ranks is the mean asked for, and the logged loss is that very mean. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/train_internal.h"
+
+typedef struct rank_run {
+    const zn_train_setup *s;
+    int rank, n_ranks;
+    zn_device *dev;
+    zn_comm *comm;
+    zn_engine *engine;
+    zn_batch *batches;     /* [accumulation] */
+    int64_t *rows;         /* [micro_batch] scratch */
+    double *gathered;      /* [4 * n_ranks] scratch of the exchanges */
+    zn_metrics *metrics;   /* rank 0 */
+    zn_progress *progress; /* rank 0 */
+} rank_run;
+
+/* Sums over ranks, in rank order, of up to 4 numbers. Collective. */
+static zinc_status sum_over_ranks(rank_run *run, double *values, int n, const char *what)
+{
+    ZN_TRY(zn_comm_exchange(run->comm, values, (size_t)n * sizeof *values, run->gathered, what));
+    for (int k = 0; k < n; k++) {
+        values[k] = 0;
+        for (int r = 0; r < run->n_ranks; r++)
+            values[k] += run->gathered[r * n + k];
+    }
+    return ZINC_OK;
+}
+
+/* A line for people, below which the progress goes on. */
+static zinc_status note(rank_run *run, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static zinc_status note(rank_run *run, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return zn_progress_note(run->progress, text);
+}
+
+/* ---- one optimizer step ---- */
+
+typedef struct step_totals {
+    double targets, tokens; /* of the global batch */
+    bool stop;              /* some rank has a signal */
+} step_totals;
+
+static zinc_status load_batches(rank_run *run, int64_t step, step_totals *out)
+{
+    const zn_train_setup *s = run->s;
+    const int64_t mb = s->micro_batch;
+    const int64_t n_rows = zn_dataset_n_rows(s->train);
+    double sums[3] = {0, 0, zn_train_signal() != 0};
+    for (int64_t m = 0; m < s->accumulation; m++) {
+        const int64_t in_batch = (m * run->n_ranks + run->rank) * mb;
+        const int64_t first = step * s->accumulation * run->n_ranks * mb + in_batch;
+        for (int64_t i = 0; i < mb; i++)
+            run->rows[i] = zn_sampler_row(n_rows, s->o->seed, s->o->shuffle, first + i);
+        ZN_TRY(zn_batch_fill(&run->batches[m], s->train, run->rows, mb, in_batch));
+        sums[0] += (double)run->batches[m].n_targets;
+        sums[1] += (double)run->batches[m].n_tokens;
+    }
+    ZN_TRY(sum_over_ranks(run, sums, 3, "batch sizes"));
+    *out = (step_totals){.targets = sums[0], .tokens = sums[1], .stop = sums[2] > 0};
+    return ZINC_OK;
+}
+
+/* What one token's loss weighs in the mean that is trained and logged. */
+static double token_weight(const rank_run *run, const zn_batch *batch, const step_totals *totals)
+{
+    if (run->s->o->loss_average == ZN_LOSS_AVERAGE_TOKENS)
+        return 1 / totals->targets;
+    return batch->n_targets == 0
+               ? 0
+               : 1 / ((double)batch->n_targets * (double)run->s->accumulation * run->n_ranks);
+}
+
+static zinc_status run_step(rank_run *run, const step_totals *totals, double *loss,
+                            zn_engine_step_result *result)
+{
+    const zn_train_setup *s = run->s;
+    *loss = 0;
+    if (totals->targets == 0)
+        return zn_engine_skip(run->engine, result);
+    for (int64_t m = 0; m < s->accumulation; m++) {
+        double sum = 0;
+        const double weight = token_weight(run, &run->batches[m], totals);
+        ZN_TRY(zn_engine_micro_batch(run->engine, &run->batches[m], weight,
+                                     m == s->accumulation - 1, &sum));
+        *loss += sum * weight;
+    }
+    ZN_TRY(zn_engine_step(run->engine, result));
+    return sum_over_ranks(run, loss, 1, "loss");
+}
+
+/* ---- evaluation ---- */
+
+/* Mean token loss over the validation set, each row once at any world size. Collective. */
+static zinc_status evaluate(rank_run *run, double *loss)
+{
+    const zn_train_setup *s = run->s;
+    const int64_t mb = s->micro_batch;
+    const int64_t n_rows = zn_dataset_n_rows(s->validation);
+    double sums[2] = {0, 0};
+    for (int64_t first = 0; first < n_rows; first += mb * run->n_ranks) {
+        for (int64_t i = 0; i < mb; i++) {
+            const int64_t row = first + run->rank * mb + i;
+            run->rows[i] = row < n_rows ? row : -1;
+        }
+        ZN_TRY(zn_batch_fill(&run->batches[0], s->validation, run->rows, mb, first));
+        ZN_TRY(zn_engine_eval(run->engine, &run->batches[0], &sums[0]));
+        sums[1] += (double)run->batches[0].n_targets;
+    }
+    ZN_TRY(sum_over_ranks(run, sums, 2, "evaluation"));
+    *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
+    return ZINC_OK;
+}
+
+static zinc_status evaluate_and_report(rank_run *run, int64_t step)
+{
+    double loss;
+    if (!run->s->validation)
+        return ZINC_OK;
+    ZN_TRY(evaluate(run, &loss));
+    if (run->rank != 0)
+        return ZINC_OK;
+    return note(run, "step %lld: held-out loss %.4f, perplexity %.2f", (long long)step, loss,
+                exp(loss));
+}
+
+/* ---- saving ---- */
+
+static zinc_status save_model(rank_run *run, const char *dir)
+{
+    const zn_train_setup *s = run->s;
+    zinc_status status = ZINC_OK;
+    if (run->rank == 0)
+        status = zn_fs_mkdirs(dir);
+    ZN_TRY(zn_comm_agree(run->comm, status));
+    ZN_TRY(zn_engine_save(run->engine, dir, s->save_dtype, s->o->max_shard_bytes));
+    if (run->rank == 0)
+        status = zn_train_copy_model_files(s, dir);
+    return zn_comm_agree(run->comm, status);
+}
+
+static zinc_status save_step(rank_run *run, int64_t step)
+{
+    char *dir = NULL;
+    ZN_TRY(zn_format(&dir, "%s/checkpoint-%lld", run->s->o->output_dir, (long long)step));
+    const zinc_status status = save_model(run, dir);
+    zn_free(dir);
+    return status;
+}
+
+/* ---- the loop ---- */
+
+static zinc_status report_step(rank_run *run, int64_t step, double seconds,
+                               const step_totals *totals, double loss,
+                               const zn_engine_step_result *result)
+{
+    zn_mem_usage usage;
+    if (run->rank != 0)
+        return ZINC_OK;
+    zn_device_usage(run->dev, ZN_PLACE_DEVICE, &usage);
+    const zn_metrics_row row = {.step = step + 1,
+                                .epoch = (double)(step + 1) / (double)run->s->steps_per_epoch,
+                                .loss = loss,
+                                .grad_norm = result->grad_norm,
+                                .lr = result->lr,
+                                .loss_scale = result->loss_scale,
+                                .overflow = result->overflow,
+                                .tokens = (int64_t)totals->tokens,
+                                .tokens_per_s = totals->tokens / seconds,
+                                .step_ms = seconds * 1e3,
+                                .mem_device_peak = usage.total_peak,
+                                .mem_host_peak = zn_sys_rss_peak_bytes()};
+    ZN_TRY(zn_metrics_write(run->metrics, &row));
+    if (result->overflow)
+        ZN_TRY(note(run,
+                    "step %lld skipped: the gradient of %s is not finite (rank %d); loss scale %g",
+                    (long long)row.step, result->bad_param ? result->bad_param : "?",
+                    result->bad_rank, result->loss_scale));
+    if (run->s->o->json)
+        ZN_TRY(zn_train_print_row(&row));
+    return zn_progress_step(run->progress, &row);
+}
+
+static bool due(int64_t every, int64_t step, int64_t last)
+{
+    return every > 0 && step % every == 0 && step != last;
+}
+
+static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
+{
+    const zn_train_setup *s = run->s;
+    zn_engine_step_result result;
+    step_totals totals;
+    double loss;
+    const double start = zn_sys_now();
+    ZN_TRY(load_batches(run, step, &totals));
+    *stop = totals.stop;
+    if (totals.stop)
+        return ZINC_OK;
+    ZN_TRY(run_step(run, &totals, &loss, &result));
+    ZN_TRY(zn_comm_agree(run->comm,
+                         report_step(run, step, zn_sys_now() - start, &totals, loss, &result)));
+    if (due(s->o->eval_steps, step + 1, s->max_steps))
+        ZN_TRY(evaluate_and_report(run, step + 1));
+    if (due(s->o->save_steps, step + 1, s->max_steps))
+        ZN_TRY(save_step(run, step + 1));
+    return ZINC_OK;
+}
+
+static zinc_status train_loop(rank_run *run)
+{
+    const zn_train_setup *s = run->s;
+    bool stop = false;
+    int64_t step = 0;
+    while (step < s->max_steps && !stop) {
+        ZN_TRY(one_step(run, step, &stop));
+        if (!stop)
+            step++;
+    }
+    if (!stop)
+        ZN_TRY(evaluate_and_report(run, step));
+    if (run->rank == 0)
+        zn_progress_finish(run->progress);
+    if (stop && !s->o->save_on_signal) {
+        if (run->rank == 0)
+            zn_warn("train",
+                    "stopped by a signal after step %lld; nothing was saved "
+                    "(--save_on_signal saves)",
+                    (long long)step);
+        return ZINC_OK;
+    }
+    ZN_TRY(save_model(run, s->o->output_dir));
+    if (run->rank == 0)
+        zn_info("train", "the model after step %lld is in %s", (long long)step, s->o->output_dir);
+    return ZINC_OK;
+}
+
+/* ---- opening and closing ---- */
+
+static zinc_status open_progress(const zn_train_setup *s, zn_progress **out)
+{
+    struct winsize size = {0};
+    const bool terminal = isatty(STDERR_FILENO);
+    if (terminal)
+        (void)ioctl(STDERR_FILENO, TIOCGWINSZ, &size);
+    const zn_progress_params params = {
+        .terminal = terminal,
+        .width = size.ws_col,
+        .total = s->max_steps,
+        .log_every = s->o->logging_steps,
+        .flops_per_token = zn_model_flops(&s->spec, 1, s->block_size) / (double)s->block_size,
+        .peak_flops = s->o->peak_flops * s->n_ranks * s->threads};
+    return zn_progress_create(&params, out);
+}
+
+static zinc_status open_reports(rank_run *run)
+{
+    char *path = NULL;
+    if (run->rank != 0)
+        return ZINC_OK;
+    ZN_TRY(zn_fs_join(run->s->o->output_dir, "metrics.jsonl", &path));
+    const zinc_status status = zn_metrics_open(path, -1, &run->metrics);
+    zn_free(path);
+    if (status != ZINC_OK)
+        return status;
+    zn_train_print_memory(run->s, run->engine, run->dev);
+    return open_progress(run->s, &run->progress);
+}
+
+static zinc_status open_rank(rank_run *run, zn_thread_world *world)
+{
+    const zn_train_setup *s = run->s;
+    const zn_device_params device = {
+        .rank = run->rank, .n_threads = s->threads, .device_limit_bytes = s->o->device_limit};
+    const char *backend = !world ? "mpi" : run->n_ranks == 1 ? "self" : "thread";
+    ZN_TRY(zn_device_open(s->o->device, &device, &run->dev));
+    const zn_comm_params comm = {.backend = backend,
+                                 .rank = world ? run->rank : 0,
+                                 .n_ranks = world ? run->n_ranks : 0,
+                                 .world = world,
+                                 .dev = run->dev,
+                                 .timeout_ms = (int64_t)(s->o->timeout_s * 1e3)};
+    ZN_TRY(zn_comm_open(&comm, &run->comm));
+    const zn_engine_params engine = zn_train_engine_params(s, run->dev, run->comm);
+    ZN_TRY(zn_comm_agree(run->comm, zn_engine_create(&engine, &run->engine)));
+    ZN_TRY(s->o->from_scratch ? zn_engine_random(run->engine, s->o->seed)
+                              : zn_engine_load(run->engine, s->o->model));
+    ZN_TRY(zn_alloc_array(&run->batches, (size_t)s->accumulation, sizeof *run->batches, "batches"));
+    ZN_TRY(zn_alloc_array(&run->rows, (size_t)s->micro_batch, sizeof *run->rows, "row numbers"));
+    ZN_TRY(zn_alloc_array(&run->gathered, 4 * (size_t)run->n_ranks, sizeof *run->gathered,
+                          "exchanged numbers"));
+    return zn_comm_agree(run->comm, open_reports(run));
+}
+
+static void close_rank(rank_run *run)
+{
+    for (int64_t m = 0; run->batches && m < run->s->accumulation; m++)
+        zn_batch_fini(&run->batches[m]);
+    zn_free(run->batches);
+    zn_free(run->rows);
+    zn_free(run->gathered);
+    zn_metrics_close(run->metrics);
+    zn_progress_destroy(run->progress);
+    zn_engine_destroy(run->engine);
+    zn_comm_close(run->comm);
+    zn_device_close(run->dev);
+}
+
+zinc_status zn_train_rank(const zn_train_setup *setup, int rank, zn_thread_world *world)
+{
+    rank_run run = {.s = setup, .rank = rank, .n_ranks = setup->n_ranks};
+    zn_error error;
+    zinc_status status = open_rank(&run, world);
+    if (status == ZINC_OK)
+        status = train_loop(&run);
+    zn_error_save(&error, status);
+    if (status != ZINC_OK && run.comm)
+        zn_comm_abort(run.comm, error.message);
+    close_rank(&run);
+    return zn_error_restore(&error);
+}

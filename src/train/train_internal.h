@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train_internal.h — what the files of train/ share. Layer: train. */
+#ifndef ZN_TRAIN_TRAIN_INTERNAL_H
+#define ZN_TRAIN_TRAIN_INTERNAL_H
+
+#include "data/dataset.h"
+#include "engine/engine.h"
+#include "train/metrics.h"
+#include "train/train.h"
+
+/* One process's view of the run; read-only once the ranks start. */
+typedef struct zn_train_setup {
+    const zn_train_options *o;
+    zn_model_spec spec;
+    zn_tokenizer *tokenizer; /* NULL if no file has text */
+    zn_dataset *train, *validation;
+    zn_config *config;
+    const zn_config_values *values; /* of config, resolved */
+    const zn_optim_ops *optim;
+    zn_optim_hyper hyper;
+    zn_lr_schedule schedule;
+    bool decay_all;
+    zn_dtype save_dtype;
+    int n_ranks, threads;
+    int64_t block_size;
+    int64_t max_steps, steps_per_epoch;
+    int64_t micro_batch, accumulation;
+} zn_train_setup;
+
+/* setup.c */
+ZINC_MUST_CHECK zinc_status zn_train_setup_open(const zn_train_options *options, int n_ranks,
+                                                zn_train_setup *out);
+void zn_train_setup_close(zn_train_setup *setup);
+/** Make the output folder, or refuse one that holds a run. By one rank. */
+ZINC_MUST_CHECK zinc_status zn_train_claim_output(const zn_train_options *options);
+/** Engine parameters of one rank; dev and comm may be NULL (planning). */
+zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *dev, zn_comm *comm);
+
+/** config.json (with the saved type), tokenizer and the like into a saved model's folder. */
+ZINC_MUST_CHECK zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *dir);
+
+/* run.c */
+/** One rank from device to saved model. `world` for the thread backend, else NULL. */
+ZINC_MUST_CHECK zinc_status zn_train_rank(const zn_train_setup *setup, int rank,
+                                          zn_thread_world *world);
+
+/* report.c */
+/** The start-up table of rank 0, on stderr. */
+void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_device *dev);
+/** What --dry_run prints: the resolved run and the formula of every stage. */
+void zn_train_print_plan(const zn_train_setup *setup);
+/** One row of --json, on stdout. */
+ZINC_MUST_CHECK zinc_status zn_train_print_row(const zn_metrics_row *row);
+/** Say on stderr what would fit instead. */
+void zn_train_explain_nomem(const zn_train_setup *setup);
+
+/* stop.c */
+void zn_train_catch_signals(void);
+/** The first SIGINT or SIGTERM that has arrived, or 0. */
+int zn_train_signal(void);
+
+#endif
