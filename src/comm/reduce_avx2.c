@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/comm_internal.h"
+
+#ifdef ZINC_COMM_SIMD
+#define ZN_REDUCE_SUM zn_reduce_sum_avx2
+#include "comm/reduce_loops.inc"
+#endif
