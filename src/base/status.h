@@ -63,6 +63,12 @@ zinc_status zn_error_restore(const zn_error *error);
         }                                                                                          \
     } while (0)
 
+/* For a status that cannot matter any more, in a destructor say; the caller's comment says why. */
+static inline void zn_ignore(zinc_status status)
+{
+    (void)status;
+}
+
 /* For our own invariants only, never for input, files, config or another rank. */
 void zn_assert_fail(const char *expr, const char *file, int line) __attribute__((noreturn));
 #ifdef NDEBUG

@@ -206,7 +206,7 @@ zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass)
     if (zero->p.stage < 3 || zero->shared_slab)
         return ZINC_OK;
     const int64_t distance = zn_zero_next_use(zero, unit);
-    if (distance != INT64_MAX && distance <= zero->p.max_reuse_distance &&
+    if (distance != INT64_MAX && distance < zero->p.max_reuse_distance &&
         zero->live <= zero->p.max_live)
         return ZINC_OK;
     return release_unit(zero, unit);

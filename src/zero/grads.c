@@ -78,8 +78,8 @@ static zinc_status put_on_wire(zn_zero *zero, const zn_zero_region *region, int6
 
 static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t chunk, int64_t n)
 {
-    const void *wire;
-    int slot;
+    const void *wire = NULL;
+    int slot = -1;
     const zn_slices layout = {.dtype = zero->p.wire_dtype,
                               .slice_elems = region->slice_elems,
                               .n_blocks = n,

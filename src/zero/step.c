@@ -64,7 +64,7 @@ void zn_zero_destroy(zn_zero *zero)
 {
     if (!zero)
         return;
-    (void)zn_stream_sync(zn_comm_stream(zero->p.comm), -1); /* after an error: already poisoned */
+    zn_ignore(zn_stream_sync(zn_comm_stream(zero->p.comm), -1)); /* an error was told before */
     zn_zero_store_free(zero);
     zn_param_list_fini(&zero->list);
     zn_free(zero->group_of_param);

@@ -214,8 +214,8 @@ void zn_zero_store_free(zn_zero *zero)
         zn_device_free(zero->p.dev, zero->staging[i]);
     zn_device_free(zero->p.dev, zero->grad_scale);
     if (zero->shared_charge)
-        (void)zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_PARAMETERS,
-                               -zero->shared_charge, "shared parameters");
+        zn_ignore(zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_PARAMETERS,
+                                   -zero->shared_charge, "shared parameters")); /* only ever less */
     if (zero->shared_slab)
         zn_comm_free_shared(zero->p.comm, zero->shared_slab);
     zn_free(zero->partials);

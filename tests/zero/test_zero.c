@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "zero_toy.h"
+
+static toy_job reference(int n_ranks, zn_dtype dtype, int accumulation, int stage)
+{
+    toy_job job = toy_job_new(n_ranks, stage);
+    job.p.param_dtype = job.p.wire_dtype = dtype;
+    job.accumulation = accumulation;
+    job.loss_scale = dtype == ZN_DTYPE_F16 ? 64 : 1;
+    return job;
+}
+
+static void stages_give_the_same_bits_at_every_world_size_and_precision(void **state)
+{
+    (void)state;
+    static const zn_dtype dtypes[] = {ZN_DTYPE_F32, ZN_DTYPE_BF16, ZN_DTYPE_F16};
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
+        for (int d = 0; d < 3; d++) {
+            toy_job base = reference(n_ranks, dtypes[d], 1, 0);
+            toy_run(&base);
+            assert_true(base.norms[0] > 0 && isfinite(base.norms[0]));
+            for (int stage = 1; stage <= 3; stage++) {
+                toy_job job = reference(n_ranks, dtypes[d], 1, stage);
+                toy_run(&job);
+                assert_same_bits(&base, &job);
+                toy_free(&job);
+            }
+            toy_free(&base);
+        }
+    }
+}
+
+static void with_accumulation_stage_0_equals_1_and_2_equals_3(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        toy_job jobs[4];
+        for (int stage = 0; stage <= 3; stage++) {
+            jobs[stage] = reference(3, d ? ZN_DTYPE_BF16 : ZN_DTYPE_F32, 4, stage);
+            toy_run(&jobs[stage]);
+        }
+        assert_same_bits(&jobs[0], &jobs[1]);
+        assert_same_bits(&jobs[2], &jobs[3]);
+        for (int stage = 0; stage <= 3; stage++)
+            toy_free(&jobs[stage]);
+    }
+}
+
+static void buckets_overlap_prefetch_and_sharing_change_no_bit(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 1000, 500000000};
+    toy_job base = reference(3, ZN_DTYPE_BF16, 2, 2);
+    toy_run(&base);
+    for (int i = 0; i < 24; i++) {
+        toy_job job = reference(3, ZN_DTYPE_BF16, 2, i % 2 ? 3 : 2);
+        job.p.overlap_comm = (i / 2) % 2;
+        job.p.share_parameters = (i / 4) % 2;
+        job.p.reduce_bucket = sizes[i / 8];
+        job.p.allgather_bucket = sizes[(i + 1) % 3];
+        job.p.prefetch_bucket = sizes[(i + 2) % 3];
+        job.p.max_live = sizes[i % 3];
+        job.p.max_reuse_distance = sizes[(i / 3) % 3];
+        job.p.sub_group = i % 5 ? 311 : 1000000;
+        toy_run(&job);
+        assert_same_bits(&base, &job);
+        toy_free(&job);
+    }
+    toy_free(&base);
+}
+
+static void evaluation_between_micro_batches_changes_no_bit(void **state)
+{
+    (void)state;
+    toy_job base = reference(2, ZN_DTYPE_F32, 2, 3);
+    toy_job job = reference(2, ZN_DTYPE_F32, 2, 3);
+    job.eval_between = true;
+    toy_run(&base);
+    toy_run(&job);
+    assert_same_bits(&base, &job);
+    toy_free(&base);
+    toy_free(&job);
+}
+
+static void optimizers_give_the_same_bits_sharded_and_whole(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"sgd", "adagrad", "lion", "lamb"};
+    for (int k = 0; k < 4; k++) {
+        toy_job base = reference(3, ZN_DTYPE_F32, 1, 0);
+        toy_job job = reference(3, ZN_DTYPE_F32, 1, 3);
+        base.optimizer = job.optimizer = names[k];
+        toy_run(&base);
+        toy_run(&job);
+        assert_same_bits(&base, &job);
+        toy_free(&base);
+        toy_free(&job);
+    }
+}
+
+static void a_non_finite_gradient_changes_nothing_and_is_named(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_job before = reference(2, ZN_DTYPE_BF16, 1, stage);
+        toy_job after = reference(2, ZN_DTYPE_BF16, 1, stage);
+        before.steps = 2;
+        after.poison_step = 3;
+        toy_run(&before);
+        toy_run(&after);
+        assert_false(after.overflow[1]);
+        assert_true(after.overflow[2]);
+        assert_int_equal(after.bad_param, 4);
+        assert_memory_equal(before.masters, after.masters, (size_t)before.n_elems * sizeof(float));
+        assert_memory_equal(before.momentum, after.momentum,
+                            (size_t)before.n_elems * sizeof(float));
+        toy_free(&before);
+        toy_free(&after);
+    }
+}
+
+static void a_step_sends_2_psi_in_stages_0_to_2_and_3_psi_in_stage_3(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int n_ranks = 2; n_ranks <= 4; n_ranks++) {
+            toy_job job = reference(n_ranks, ZN_DTYPE_F32, 1, stage);
+            job.untied = true;
+            job.p.max_reuse_distance = 0;
+            toy_run(&job);
+            const int64_t trainable = job.stats.trainable_padded, all = job.stats.padded_elems;
+            const int64_t gathered = stage == 3 ? 2 * all : trainable;
+            assert_int_equal(job.comm.reduce_scatter_elems, trainable / n_ranks * (n_ranks - 1));
+            assert_int_equal(job.comm.all_gather_elems, gathered / n_ranks * (n_ranks - 1));
+            assert_int_equal(job.comm.all_gather_bytes, 4 * job.comm.all_gather_elems);
+            toy_free(&job);
+        }
+    }
+}
+
+static void small_parameters_stay_and_are_gathered_once_a_step(void **state)
+{
+    (void)state;
+    toy_job job = reference(2, ZN_DTYPE_F32, 1, 3);
+    job.untied = true;
+    job.p.max_reuse_distance = 0;
+    job.p.persistence_threshold = 40;
+    toy_run(&job);
+    const int64_t kept = job.stats.persistent_elems;
+    assert_true(kept > 0 && kept < job.stats.padded_elems);
+    assert_int_equal(job.comm.all_gather_elems, (2 * (job.stats.padded_elems - kept) + kept) / 2);
+    toy_free(&job);
+}
+
+static void live_parameters_stay_inside_max_live_or_one_unit(void **state)
+{
+    (void)state;
+    static const int64_t limits[] = {1, 3000, 6000, 1000000};
+    for (int i = 0; i < 4; i++) {
+        toy_job job = reference(2, ZN_DTYPE_F32, 1, 3);
+        job.p.max_live = limits[i];
+        toy_run(&job);
+        const int64_t most =
+            limits[i] > job.stats.largest_unit ? limits[i] : job.stats.largest_unit;
+        assert_true(job.stats.live_peak > 0);
+        assert_true(job.stats.live_peak <= most);
+        toy_free(&job);
+    }
+}
+
+static void prefetch_stays_inside_its_bucket(void **state)
+{
+    (void)state;
+    static const int64_t buckets[] = {0, 1500, 100000};
+    for (int i = 0; i < 3; i++) {
+        toy_job job = reference(2, ZN_DTYPE_F32, 1, 3);
+        job.p.prefetch_bucket = buckets[i];
+        job.p.max_reuse_distance = 0;
+        toy_run(&job);
+        assert_true(job.stats.prefetch_peak <= buckets[i]);
+        assert_true(i == 0 ? job.stats.n_prefetches == 0 : job.stats.n_prefetches > 0);
+        toy_free(&job);
+    }
+}
+
+static void without_overlap_nothing_is_in_flight_beside_compute(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_job job = reference(2, ZN_DTYPE_BF16, 2, stage);
+        job.p.overlap_comm = false;
+        toy_run(&job);
+        assert_int_equal(job.in_flight_beside_compute, 0);
+        toy_free(&job);
+    }
+}
+
+static void optimizer_calls_follow_sub_group_size(void **state)
+{
+    (void)state;
+    toy_job job = reference(1, ZN_DTYPE_F32, 1, 3);
+    job.p.sub_group = 1000;
+    toy_run(&job);
+    const int64_t trainable = job.n_elems - 501;
+    assert_int_equal(job.stats.n_optimizer_calls, (trainable + 999) / 1000);
+    toy_free(&job);
+}
+
+static void reductions_follow_reduce_bucket_size(void **state)
+{
+    (void)state;
+    static const int64_t buckets[] = {1, 2 * ZN_ZERO_CHUNK, 500000000};
+    static const int reductions[] = {3, 2, 1}; /* of the three chunks of "embed" */
+    for (int i = 0; i < 3; i++) {
+        toy_job job = reference(2, ZN_DTYPE_BF16, 1, 2);
+        job.embed_elems = 2 * ZN_ZERO_CHUNK + 1001;
+        job.steps = 1;
+        job.p.reduce_bucket = buckets[i];
+        toy_run(&job);
+        assert_int_equal(job.stats.n_reduces, 4 + reductions[i]);
+        toy_free(&job);
+    }
+}
+
+static void nothing_is_allocated_after_the_second_step(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_job job = reference(2, ZN_DTYPE_BF16, 2, stage);
+        job.steps = 6;
+        toy_run(&job);
+        assert_int_equal(job.allocs_late, 0);
+        toy_free(&job);
+    }
+}
+
+/* Bytes of rank 0 at rest, by the table of docs/memory.md on padded element counts. */
+static void each_category_holds_what_the_table_says(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 24; i++) {
+        const int stage = i % 4, n_ranks = 1 << ((i / 4) % 3);
+        const zn_dtype dtype = i < 12 ? ZN_DTYPE_F32 : ZN_DTYPE_BF16;
+        toy_job job = reference(n_ranks, dtype, 1, stage);
+        toy_run(&job);
+        const int64_t all = job.stats.padded_elems, trainable = job.stats.trainable_padded;
+        const int64_t p = (int64_t)zn_dtype_size(dtype);
+        const int64_t *now = job.memory.now;
+        const int64_t W = stage == 0 ? 1 : n_ranks;
+        const int64_t unit = job.stats.largest_unit; /* transient unit gradients, at most */
+        const int64_t at_rest = 4 * trainable / W;
+        assert_int_equal(now[ZN_MEM_PARAMETERS], stage == 3 ? p * all / n_ranks : p * all);
+        assert_int_equal(now[ZN_MEM_MASTERS], dtype == ZN_DTYPE_F32 ? 0 : 4 * trainable / W);
+        assert_int_equal(now[ZN_MEM_OPTIMIZER_STATE], 8 * trainable / W);
+        assert_true(now[ZN_MEM_GRADIENTS] >= at_rest);
+        assert_true(now[ZN_MEM_GRADIENTS] <= at_rest + (stage == 0 ? 0 : 4 * 4 * unit));
+        toy_free(&job);
+    }
+}
+
+static void a_shared_copy_costs_each_rank_its_slices_only(void **state)
+{
+    (void)state;
+    toy_job job = reference(4, ZN_DTYPE_F32, 1, 2);
+    job.p.share_parameters = true;
+    toy_run(&job);
+    assert_int_equal(job.memory.now[ZN_MEM_PARAMETERS], 4 * job.stats.padded_elems / 4);
+    assert_int_equal(job.comm.all_gather_elems, 0);
+    toy_free(&job);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(stages_give_the_same_bits_at_every_world_size_and_precision),
+    cmocka_unit_test(with_accumulation_stage_0_equals_1_and_2_equals_3),
+    cmocka_unit_test(buckets_overlap_prefetch_and_sharing_change_no_bit),
+    cmocka_unit_test(evaluation_between_micro_batches_changes_no_bit),
+    cmocka_unit_test(optimizers_give_the_same_bits_sharded_and_whole),
+    cmocka_unit_test(a_non_finite_gradient_changes_nothing_and_is_named),
+    cmocka_unit_test(a_step_sends_2_psi_in_stages_0_to_2_and_3_psi_in_stage_3),
+    cmocka_unit_test(small_parameters_stay_and_are_gathered_once_a_step),
+    cmocka_unit_test(live_parameters_stay_inside_max_live_or_one_unit),
+    cmocka_unit_test(prefetch_stays_inside_its_bucket),
+    cmocka_unit_test(without_overlap_nothing_is_in_flight_beside_compute),
+    cmocka_unit_test(optimizer_calls_follow_sub_group_size),
+    cmocka_unit_test(reductions_follow_reduce_bucket_size),
+    cmocka_unit_test(nothing_is_allocated_after_the_second_step),
+    cmocka_unit_test(each_category_holds_what_the_table_says),
+    cmocka_unit_test(a_shared_copy_costs_each_rank_its_slices_only),
+};
+
+ZN_TEST_MAIN(tests)
