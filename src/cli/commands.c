@@ -4,11 +4,11 @@
 
 #include <string.h>
 
-extern const zn_command zn_command_env, zn_command_lr;
+extern const zn_command zn_command_train, zn_command_eval, zn_command_generate;
+extern const zn_command zn_command_lr, zn_command_env;
 
 const zn_command *const zn_commands[] = {
-    &zn_command_lr,
-    &zn_command_env,
+    &zn_command_train, &zn_command_eval, &zn_command_generate, &zn_command_lr, &zn_command_env,
 };
 const int zn_n_commands = (int)(sizeof zn_commands / sizeof zn_commands[0]);
 
