@@ -31,8 +31,10 @@ int64_t zn_norm_scratch(int64_t C)
     return 64 * 2 * C;
 }
 
+/* A thread packs a key head's K and V (twice in backward) and holds two blocks of 64 x 64 scores
+ * and three of 64 rows; the reference needs the scores of one query. */
 int64_t zn_attention_scratch(const zn_attention *a, int n_threads)
 {
-    (void)n_threads;
-    return a->T;
+    const int64_t padded = (a->T + 63) / 64 * 64;
+    return n_threads * (3 * padded * a->D + 2 * 64 * 64 + 3 * 64 * a->D);
 }
