@@ -150,6 +150,14 @@ static void print_other_errors(const zn_config *config)
         fprintf(stderr, "zinc lr: %s\n", zn_config_error(config, i));
 }
 
+/* Notes of the reader that a rate depends on; the others are not this command's matter. */
+static void print_schedule_notes(const zn_config *config)
+{
+    for (int i = 0; i < zn_config_n_notes(config); i++)
+        if (strstr(zn_config_note(config, i), "scheduler."))
+            fprintf(stderr, "zinc lr: note: %s\n", zn_config_note(config, i));
+}
+
 static int run_lr(const zn_args *args)
 {
     lr_run run = {0};
@@ -160,6 +168,7 @@ static int run_lr(const zn_args *args)
         code = zn_cli_fail("lr", status);
         print_other_errors(run.config);
     } else {
+        print_schedule_notes(run.config);
         FILE *stream = zn_args_flag(args, "json", false) ? stdout : stderr;
         if (fwrite(out.data, 1, out.n, stream) != out.n || fflush(stream) != 0)
             code = zn_cli_exit_code(ZINC_E_IO);

@@ -122,12 +122,6 @@ static void take_warmup(const zn_config_values *values, zn_lr_schedule *s)
     s->warmup_linear = strcmp(type, "linear") == 0;
     if (!s->warmup_linear && strcmp(type, "log") != 0)
         zn_warn("engine", "scheduler.params.warmup_type \"%s\" is unknown, log is used", type);
-    if (s->kind != ZN_LR_WARMUP && s->total_num_steps > 0 &&
-        s->total_num_steps < s->warmup_num_steps)
-        zn_warn("engine",
-                "scheduler.params.total_num_steps %lld is less than warmup_num_steps %lld: the "
-                "rate falls to its end as soon as the warm-up is over",
-                (long long)s->total_num_steps, (long long)s->warmup_num_steps);
 }
 
 static void take_one_cycle(const zn_config_values *values, const zn_optim_ops *ops,
