@@ -11,7 +11,8 @@
  * All errors of a file are collected (zn_config_errors), each with JSON path, line, column, message
  * and hint, before the load fails.
  * A key's value is "file:LINE", "default", "argument --x" or "auto: why" in origin.
- * Reading order: config.h, keys.c, reader.c, resolve.c, print.c. Layer: config (may use base). */
+ * Reading order: config.h, config_internal.h, keys.c, reader.c, bind.c, override.c, resolve.c,
+ * batch.c, rules.c, print.c. Layer: config (may use base). */
 #ifndef ZN_CONFIG_CONFIG_H
 #define ZN_CONFIG_CONFIG_H
 
@@ -136,26 +137,45 @@ ZINC_MUST_CHECK zinc_status zn_config_parse(const char *text, size_t n, const ch
                                             zn_config **out);
 void zn_config_destroy(zn_config *config);
 
+/** Names of the arguments that zn_config_override knows, for tables of options. */
+int zn_config_n_arguments(void);
+const char *zn_config_argument_name(int i);
+
 /** Apply Trainer arguments. Names that are not configuration are ignored. All conflicts are
  *  collected. Errors: E_CONFIG. */
 ZINC_MUST_CHECK zinc_status zn_config_override(zn_config *config,
                                                const zn_config_argument *arguments, int n);
 
-/** Fill every "auto" and the batch triad; check rules that span keys. Errors: E_CONFIG. */
+/** Fill every "auto" and the batch triad; check rules that span keys. May be called again with
+ *  better facts; texts of zn_config_get are then other copies. An "auto" that cannot be known yet
+ *  takes the Trainer's or DeepSpeed's default, and its origin says so; total_num_steps stays -1.
+ *  Errors: E_CONFIG; E_INVALID for impossible facts. */
 ZINC_MUST_CHECK zinc_status zn_config_resolve(zn_config *config, const zn_config_facts *facts);
 
 /** The typed values; complete after zn_config_resolve. Borrowed. */
 const zn_config_values *zn_config_get(const zn_config *config);
 
-/** Where the value of a key came from: "file:12", "default", "argument --x", "auto: …". Borrowed;
- *  NULL for an unknown path. */
+/** Where the value of a key came from: "ds.json:12" (the file's name as it was given), "default",
+ *  "argument --x", "auto: …". Borrowed; NULL for an unknown path and before zn_config_resolve. */
 const char *zn_config_origin(const zn_config *config, const char *key_path);
 
 /** Whether the file itself gives this key (not "auto"). */
 bool zn_config_is_explicit(const zn_config *config, const char *key_path);
 
-/** Append the JSON document of `zinc config check --json` (cli.md). */
+/** Append the JSON document of `zinc config check --json`: {"ok", "resolved", "origin", "notes"},
+ * or
+ *  {"ok", "errors"} if errors were collected. */
 ZINC_MUST_CHECK zinc_status zn_config_append_json(const zn_config *config, zn_buf *out);
+
+/** Append a table for people: key, value, origin. */
+ZINC_MUST_CHECK zinc_status zn_config_append_table(const zn_config *config, zn_buf *out);
+
+/** Append the file as plain JSON, which strict readers take: no comments, no trailing commas, whole
+ *  numbers as integers; "auto" stays. */
+ZINC_MUST_CHECK zinc_status zn_config_append_plain(const zn_config *config, zn_buf *out);
+
+/** Append docs/config.md: the key table as Markdown. */
+ZINC_MUST_CHECK zinc_status zn_config_append_doc(zn_buf *out);
 
 /** Number of collected errors and notes, and their one-line text
  *  ("ds.json:7:14: zero_optimization.stage: … (hint)"). Borrowed. */
