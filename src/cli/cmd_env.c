@@ -288,7 +288,6 @@ static zinc_status report_variables(const env_report *report)
     } variables[] = {
         {"ZINC_LOG", "what is logged: error, warn, info, debug, trace; 'info,comm=debug'"},
         {"ZINC_ISA", "at most these kernels: ref, avx2, avx512"},
-        {"HF_HOME", "where models named org/name are looked up"},
     };
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i].name);
