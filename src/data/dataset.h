@@ -62,6 +62,7 @@ typedef struct zn_batch {
     int64_t n_targets; /* targets >= 0 */
     int64_t n_tokens;  /* real (unpadded) positions */
     int64_t capacity;  /* allocated elements of [B,T] */
+    int64_t capacity_rows;
     uint8_t *mask_storage;
 } zn_batch;
 
