@@ -21,6 +21,7 @@ typedef struct ds_weight {
     int64_t n_elems;
     piece *pieces; /* [n_pieces] in element order */
     int n_pieces;
+    bool is_alias;
 } ds_weight;
 
 struct zn_ds_checkpoint {
@@ -365,6 +366,7 @@ static zinc_status add_shared(zn_ds_checkpoint *ckpt)
         int64_t shape[ZN_MAX_DIMS];
         memcpy(shape, ckpt->weights[from].shape, sizeof shape);
         ZN_TRY(add_weight(ckpt, alias, shape, n_dims, &copy));
+        copy->is_alias = true;
         for (int p = 0; p < ckpt->weights[from].n_pieces; p++)
             ZN_TRY(add_piece(copy, &ckpt->weights[from].pieces[p]));
     }
@@ -457,6 +459,11 @@ zn_tensor_plan zn_ds_at(const zn_ds_checkpoint *ckpt, int i)
 int64_t zn_ds_n_elems(const zn_ds_checkpoint *ckpt, int i)
 {
     return ckpt->weights[i].n_elems;
+}
+
+bool zn_ds_is_alias(const zn_ds_checkpoint *ckpt, int i)
+{
+    return ckpt->weights[i].is_alias;
 }
 
 zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset, int64_t n, float *out)

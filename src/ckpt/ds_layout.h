@@ -34,6 +34,8 @@ int zn_ds_n(const zn_ds_checkpoint *ckpt);
 /** Name and shape of weight i; dtype is F32. Names are borrowed until the close. */
 zn_tensor_plan zn_ds_at(const zn_ds_checkpoint *ckpt, int i);
 int64_t zn_ds_n_elems(const zn_ds_checkpoint *ckpt, int i);
+/** Whether weight i only repeats another one (a tied head). */
+bool zn_ds_is_alias(const zn_ds_checkpoint *ckpt, int i);
 /** Elements [offset, offset + n) of weight i as fp32. */
 ZINC_MUST_CHECK zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset,
                                        int64_t n, float *out);

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-
 #define LENGTH_BYTES 8
 #define MAX_JSON_DEPTH 8 /* a valid header has 3 */
 

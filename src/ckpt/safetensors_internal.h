@@ -5,9 +5,8 @@
 
 #include <stddef.h>
 
-#include <jansson.h>
-
 #include "base/fs.h"
+#include "base/json.h"
 #include "ckpt/safetensors.h"
 
 /* Longest JSON header that is read; the format's own limit. */

@@ -16,8 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
-
 #define LENGTH_BYTES 8
 #define HEADER_ALIGN 8
 #define CHUNK_ELEMS 16384 /* converted at a time */
@@ -444,7 +442,7 @@ zinc_status zn_weights_save(const char *path, const zn_tensor_plan *tensors, int
         if (slash)
             slash[slash == dir] = '\0';
         else
-            strcpy(dir, ".");
+            memcpy(dir, ".", 2);
     }
     ZN_TRY_GOTO(create(dir, name, tensors, n_tensors, 0, &writer));
     ZN_TRY_GOTO(zn_weights_writer_begin(writer));

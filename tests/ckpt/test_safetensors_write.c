@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt_test.h"
 
-#include <jansson.h>
-
 #include "base/json.h"
 #include "ckpt/safetensors.h"
 

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/export.h"
+
+#include <string.h>
+
+#include "base/fs.h"
+#include "ckpt/ds_layout.h"
+#include "ckpt/safetensors_internal.h"
+
+#define CHUNK_ELEMS ((int64_t)1 << 20)
+
+static zinc_status add_file(zn_export_report *report, const char *name)
+{
+    ZN_TRY(zn_realloc_array(&report->files, (size_t)report->n_files + 1, sizeof *report->files,
+                            "file names"));
+    ZN_TRY(zn_strdup(name, &report->files[report->n_files]));
+    report->n_files++;
+    return ZINC_OK;
+}
+
+static zinc_status plan_weights(const zn_ds_checkpoint *ckpt, zn_dtype dtype, zn_tensor_plan **out)
+{
+    const int n = zn_ds_n(ckpt);
+    ZN_TRY(zn_alloc_array(out, (size_t)n, sizeof **out, "tensor plan"));
+    for (int i = 0; i < n; i++) {
+        (*out)[i] = zn_ds_at(ckpt, i);
+        (*out)[i].dtype = dtype;
+    }
+    return ZINC_OK;
+}
+
+static zinc_status copy_weight(const zn_ds_checkpoint *ckpt, int i, zn_weights_writer *writer,
+                               float *chunk)
+{
+    const int64_t n_elems = zn_ds_n_elems(ckpt, i);
+    for (int64_t at = 0; at < n_elems;) {
+        const int64_t left = n_elems - at;
+        const int64_t n = left < CHUNK_ELEMS ? left : CHUNK_ELEMS;
+        ZN_TRY(zn_ds_read(ckpt, i, at, n, chunk));
+        ZN_TRY(zn_weights_writer_write(writer, i, at, n, chunk));
+        at += n;
+    }
+    return ZINC_OK;
+}
+
+static zinc_status write_weights(const zn_ds_checkpoint *ckpt, const zn_export_params *params,
+                                 zn_export_report *report)
+{
+    zinc_status status;
+    zn_tensor_plan *plan = NULL;
+    zn_weights_writer *writer = NULL;
+    float *chunk = NULL;
+    ZN_TRY_GOTO(plan_weights(ckpt, params->dtype, &plan));
+    ZN_TRY_GOTO(zn_alloc_array(&chunk, (size_t)CHUNK_ELEMS, sizeof *chunk, "export buffer"));
+    ZN_TRY_GOTO(zn_weights_writer_create(params->output, plan, zn_ds_n(ckpt),
+                                         params->max_shard_bytes, &writer));
+    ZN_TRY_GOTO(zn_weights_writer_begin(writer));
+    for (int i = 0; i < zn_ds_n(ckpt); i++) {
+        ZN_TRY_GOTO(copy_weight(ckpt, i, writer, chunk));
+        report->n_params += zn_ds_is_alias(ckpt, i) ? 0 : zn_ds_n_elems(ckpt, i);
+    }
+    ZN_TRY_GOTO(zn_weights_writer_flush(writer));
+    ZN_TRY_GOTO(zn_weights_writer_commit(writer));
+    for (int i = 0; i < zn_weights_writer_n_files(writer); i++)
+        ZN_TRY_GOTO(add_file(report, zn_weights_writer_file(writer, i)));
+    if (zn_weights_writer_n_files(writer) > 1)
+        ZN_TRY_GOTO(add_file(report, ZN_ST_INDEX_NAME));
+    status = ZINC_OK;
+fail:
+    zn_weights_writer_destroy(writer);
+    zn_free(plan);
+    zn_free(chunk);
+    return status;
+}
+
+/* Trainers keep config.json beside `latest`, which may be the parent of what was named. */
+static zinc_status copy_model_files(const zn_export_params *params, bool *copied)
+{
+    zinc_status status;
+    char *dirs[2] = {NULL, NULL};
+    char *config = NULL;
+    const char *from = params->model;
+    ZN_TRY_GOTO(zn_strdup(params->checkpoint, &dirs[0]));
+    ZN_TRY_GOTO(zn_fs_join(params->checkpoint, "..", &dirs[1]));
+    for (int i = 0; i < 2 && !from; i++) {
+        ZN_TRY_GOTO(zn_fs_join(dirs[i], "config.json", &config));
+        if (zn_fs_exists(config))
+            from = dirs[i];
+        zn_free(config);
+        config = NULL;
+    }
+    if (from)
+        ZN_TRY_GOTO(zn_model_files_copy(from, params->output, params->dtype));
+    *copied = from != NULL;
+    status = ZINC_OK;
+fail:
+    zn_free(dirs[0]);
+    zn_free(dirs[1]);
+    return status;
+}
+
+zinc_status zn_export(const zn_export_params *params, zn_export_report *report)
+{
+    zinc_status status;
+    zn_ds_checkpoint *ckpt = NULL;
+    zn_export_report result = {0};
+    ZN_TRY_GOTO(zn_ds_open(params->checkpoint, &ckpt));
+    ZN_TRY_GOTO(write_weights(ckpt, params, &result));
+    ZN_TRY_GOTO(copy_model_files(params, &result.has_config));
+    if (result.has_config)
+        ZN_TRY_GOTO(add_file(&result, "config.json"));
+    zn_ds_close(ckpt);
+    *report = result;
+    return ZINC_OK;
+fail:
+    zn_ds_close(ckpt);
+    zn_export_report_fini(&result);
+    return status;
+}
+
+void zn_export_report_fini(zn_export_report *report)
+{
+    for (int i = 0; i < report->n_files; i++)
+        zn_free(report->files[i]);
+    zn_free(report->files);
+    memset(report, 0, sizeof *report);
+}
