@@ -31,7 +31,8 @@ typedef enum zn_lr_kind {
     ZN_LR_HF_INVERSE_SQRT,
 } zn_lr_kind;
 
-/* Fields that a kind does not name are ignored. zn_lr_defaults fills them. */
+/* Fields that a kind does not name are ignored. zn_lr_defaults fills them; what a kind requires and
+ * has no default for is then NaN, or 0 steps, and zn_lr_check names it. */
 typedef struct zn_lr_schedule {
     zn_lr_kind kind;
     double base_lr; /* the optimizer's */
@@ -40,8 +41,9 @@ typedef struct zn_lr_schedule {
     bool warmup_linear; /* warmup_type "linear", else "log" */
     double warmup_min_ratio, cos_min_ratio;
     double cycle_min_lr, cycle_max_lr, decay_lr_rate;
-    int64_t cycle_first_step_size, cycle_second_step_size; /* second 0: as first */
-    int64_t cycle_first_stair_count, cycle_second_stair_count, decay_step_size; /* -1: as first */
+    int64_t cycle_first_step_size, cycle_second_step_size;     /* second 0: as first */
+    int64_t cycle_first_stair_count, cycle_second_stair_count; /* second -1: as first */
+    int64_t decay_step_size;                                   /* 0: no decay */
     bool cycle_momentum;
     double cycle_min_mom, cycle_max_mom, decay_mom_rate;
     double lr_range_test_min_lr, lr_range_test_step_rate;

@@ -213,28 +213,34 @@ static void every_optimizer_follows_its_peer_for_ten_steps(void **state)
     }
 }
 
-/* Element-wise optimizers: two steps, the range cut at every offset. */
+/* Two steps of an element-wise optimizer, the range cut at every offset. */
+static void cut_everywhere(fixture *f, const zn_kernels *kernels, const json_t *c)
+{
+    static run whole, cut;
+    load_case(c, &whole);
+    if (whole.ops->n_sums > 0)
+        return;
+    whole.n = 101; /* several vectors of any width, and a tail */
+    const run start = whole;
+    take_step(&whole, f->dev, kernels, 1, 0);
+    take_step(&whole, f->dev, kernels, 2, 0);
+    for (int64_t at = 0; at <= start.n; at++) {
+        cut = start;
+        take_step(&cut, f->dev, kernels, 1, at);
+        take_step(&cut, f->dev, kernels, 2, start.n - at);
+        if (memcmp(whole.master, cut.master, sizeof cut.master) != 0 ||
+            memcmp(whole.state, cut.state, sizeof cut.state) != 0)
+            fail_msg("%s, %s, cut at %lld differs", whole.name, kernels->isa, (long long)at);
+    }
+}
+
 static void a_cut_range_gives_the_same_bits(void **state)
 {
     fixture *f = *state;
-    const zn_kernels *kernels = zn_kernels_get(f->dev);
-    static run whole, cut;
-    for (size_t c = 0; c < json_array_size(f->cases); c++) {
-        load_case(json_array_get(f->cases, c), &whole);
-        if (whole.ops->n_sums > 0)
-            continue;
-        whole.n = 101; /* several vectors of any width, and a tail */
-        const run start = whole;
-        take_step(&whole, f->dev, kernels, 1, 0);
-        take_step(&whole, f->dev, kernels, 2, 0);
-        for (int64_t at = 0; at <= start.n; at++) {
-            cut = start;
-            take_step(&cut, f->dev, kernels, 1, at);
-            take_step(&cut, f->dev, kernels, 2, start.n - at);
-            if (memcmp(whole.master, cut.master, sizeof cut.master) != 0 ||
-                memcmp(whole.state, cut.state, sizeof cut.state) != 0)
-                fail_msg("%s cut at %lld differs", whole.name, (long long)at);
-        }
+    for (zn_isa isa = ZN_ISA_REF; isa <= zn_sys_isa(); isa++) {
+        const zn_kernels *kernels = zn_kernels_for(isa);
+        for (size_t c = 0; kernels && c < json_array_size(f->cases); c++)
+            cut_everywhere(f, kernels, json_array_get(f->cases, c));
     }
 }
 
