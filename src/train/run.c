@@ -137,7 +137,7 @@ static zinc_status evaluate(rank_run *run, double *loss)
 
 static zinc_status evaluate_and_report(rank_run *run, int64_t step)
 {
-    double loss;
+    double loss = 0;
     if (!run->s->validation)
         return ZINC_OK;
     ZN_TRY(evaluate(run, &loss));
@@ -212,9 +212,9 @@ static bool due(int64_t every, int64_t step, int64_t last)
 static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
 {
     const zn_train_setup *s = run->s;
-    zn_engine_step_result result;
-    step_totals totals;
-    double loss;
+    zn_engine_step_result result = {0};
+    step_totals totals = {0};
+    double loss = 0;
     const double start = zn_sys_now();
     ZN_TRY(load_batches(run, step, &totals));
     *stop = totals.stop;

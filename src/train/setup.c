@@ -183,6 +183,7 @@ static zinc_status set_optimizer(zn_train_setup *s)
 {
     const zn_train_options *o = s->o;
     ZN_TRY(zn_optim_hyper_from_config(s->values, &s->optim, &s->hyper));
+    s->optim = zn_optim_lean(s->optim, &s->hyper, 1); /* groups differ in weight decay alone */
     s->decay_all =
         o->decay_groups ? strcmp(o->decay_groups, "all") == 0 : s->values->optimizer_type != NULL;
     if (o->deepspeed && !s->values->optimizer_type)
