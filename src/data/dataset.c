@@ -196,7 +196,7 @@ static zinc_status add_document(void *context, const zn_document *document)
     if (document->ids)
         return add_ids(r, document);
     if (!r->params->tokenizer)
-        ZN_FAIL(ZINC_E_INVALID,
+        ZN_FAIL(ZINC_E_CONFIG,
                 "%s holds text, but there is no tokenizer.json beside the model to read it with",
                 document->where);
     const zinc_status status = document->prompt ? add_prompt(r, document) : add_text(r, document);
@@ -246,8 +246,8 @@ static zinc_status check_params(const zn_dataset_params *params)
     if (params->vocab_size < 1)
         ZN_FAIL(ZINC_E_INVALID, "vocab_size is %d; it must be at least 1", params->vocab_size);
     if (params->eos_id >= params->vocab_size)
-        ZN_FAIL(ZINC_E_INVALID, "eos_token_id %d is not in the vocabulary of %d ids",
-                params->eos_id, params->vocab_size);
+        ZN_FAIL(ZINC_E_CONFIG, "eos_token_id %d is not in the vocabulary of %d ids", params->eos_id,
+                params->vocab_size);
     return ZINC_OK;
 }
 
