@@ -77,6 +77,10 @@ static zinc_status wrong_type(zn_config *config, const zn_key *key, const zn_nod
                strcmp(key->path, "zero_optimization") == 0) {
         say = node->flag ? "write {\"stage\": 1}" : "write {\"stage\": 0}";
     }
+    if (!say && key->default_text && key->type < ZN_KEY_ANY) {
+        snprintf(hint, sizeof hint, "the default is %s", key->default_text);
+        say = hint;
+    }
     return zn_config_add_error(config, path, node->line, node->column, say, "expected %s, found %s",
                                wanted, found);
 }
@@ -252,17 +256,18 @@ static zinc_status unknown_key(zn_config *config, const zn_node *member, const c
                                "unknown key \"%s\"", member->key);
 }
 
-/* Whether a REFUSED or REMOVED block asks for anything. */
+/* Whether a block that is only checked for names asks for anything. One without a key of its own
+ * that switches it on does, unless it is empty or says "enabled": false. */
 static bool is_switched_on(const zn_key *key, const zn_node *block)
 {
     if (block->kind == ZN_NODE_BOOL)
         return block->flag;
     if (block->kind != ZN_NODE_OBJECT)
         return block->kind != ZN_NODE_NULL;
-    if (!key->default_text)
-        return block->first != NULL;
-    const zn_node *on = zn_node_get(block, key->default_text);
-    if (!on || on->kind == ZN_NODE_NULL)
+    const zn_node *on = zn_node_get(block, key->default_text ? key->default_text : "enabled");
+    if (!on)
+        return !key->default_text && block->first != NULL;
+    if (on->kind == ZN_NODE_NULL)
         return false;
     return on->kind == ZN_NODE_BOOL ? on->flag : on->kind != ZN_NODE_NUMBER || on->number > 1;
 }

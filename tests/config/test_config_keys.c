@@ -130,6 +130,7 @@ static void a_key_without_effect_is_noted_once_and_a_refused_one_says_why(void *
     (void)state;
     zn_config *config =
         resolved("{" MB "\"zero_allow_untested_optimizer\":true,\"wandb\":{\"enabled\":true},"
+                 "\"flops_profiler\":{\"enabled\":false},\"comet\":{},"
                  "\"zero_optimization\":{\"contiguous_gradients\":true}}",
                  1);
     assert_int_equal(zn_config_n_notes(config), 2);
