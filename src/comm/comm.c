@@ -8,6 +8,15 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+/* A group cannot go on when the comm it was split from cannot. */
+static zinc_status check_usable(const zn_comm *comm)
+{
+    for (; comm; comm = comm->parent)
+        if (comm->failed)
+            return zn_error_restore(&comm->error);
+    return ZINC_OK;
+}
+
 /* ---- opening and closing ---- */
 
 zinc_status zn_comm_handle_create(const zn_comm_ops *ops, zn_device *dev, int64_t timeout_ms,
@@ -75,7 +84,7 @@ void zn_comm_close(zn_comm *comm)
 {
     if (!comm)
         return;
-    if (!comm->failed && zn_comm_barrier(comm, "close") != ZINC_OK)
+    if (check_usable(comm) == ZINC_OK && zn_comm_barrier(comm, "close") != ZINC_OK)
         zn_debug("comm", "closing without the peers: %s", zinc_last_error());
     zn_comm_handle_destroy(comm);
 }
@@ -90,11 +99,6 @@ void zn_comm_fail(zn_comm *comm, const zn_error *error)
         comm->failed = true;
     }
     pthread_mutex_unlock(&comm->lock);
-}
-
-static zinc_status check_usable(const zn_comm *comm)
-{
-    return comm->failed ? zn_error_restore(&comm->error) : ZINC_OK;
 }
 
 void zn_comm_abort(zn_comm *comm, const char *reason)

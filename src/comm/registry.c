@@ -6,6 +6,9 @@
 static const zn_comm_ops *const backends[] = {
     &zn_comm_self_ops,
     &zn_comm_thread_ops,
+#ifdef ZINC_HAVE_MPI
+    &zn_comm_mpi_ops,
+#endif
 };
 
 zinc_status zn_comm_find_backend(const char *name, const zn_comm_ops **out)
