@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config_internal.h — what the files of config/ share.
  *
- *   bytes -> zn_node tree (reader.c) -> one zn_slot per row of the key table (bind.c)
+ *   bytes -> zn_node tree (reader.c, node.c) -> one zn_slot per row of the key table (bind.c)
  *         -> slots filled from arguments (override.c) -> second set of slots, resolved (resolve.c)
  *         -> zn_config_values (store.c), JSON and tables (print.c)
  * The slots that were read are kept as they are, so a configuration can be resolved again with
@@ -55,6 +55,11 @@ ZINC_MUST_CHECK zinc_status zn_reader_parse(const char *text, size_t n, zn_synta
 void zn_node_destroy(zn_node *node);
 /** The member `key` of an object, or NULL. */
 const zn_node *zn_node_get(const zn_node *object, const char *key);
+
+/** Append a tree as strict JSON, indented; `depth` is where it stands. */
+ZINC_MUST_CHECK zinc_status zn_node_append(const zn_node *node, int depth, zn_buf *out);
+/** Length of the UTF-8 sequence at p, n bytes left; 0 if it is none (RFC 3629). */
+size_t zn_utf8_length(const unsigned char *p, size_t n);
 
 /* ---- the table ---- */
 

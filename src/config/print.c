@@ -132,52 +132,11 @@ zinc_status zn_config_append_table(const zn_config *config, zn_buf *out)
     return ZINC_OK;
 }
 
-static zinc_status append_indent(zn_buf *out, int depth)
-{
-    ZN_TRY(zn_buf_puts(out, "\n"));
-    for (int i = 0; i < depth; i++)
-        ZN_TRY(zn_buf_puts(out, "  "));
-    return ZINC_OK;
-}
-
-static zinc_status append_node(const zn_node *node, int depth, zn_buf *out)
-{
-    const bool object = node->kind == ZN_NODE_OBJECT;
-    switch (node->kind) {
-    case ZN_NODE_NULL:
-        return zn_buf_puts(out, "null");
-    case ZN_NODE_BOOL:
-        return zn_buf_puts(out, node->flag ? "true" : "false");
-    case ZN_NODE_NUMBER: /* Infinity, "never", is no JSON; null says the same */
-        return node->integral ? zn_buf_printf(out, "%lld", (long long)node->integer)
-               : node->text[0] == 'I' || node->text[0] == 'N' || node->text[1] == 'I'
-                   ? zn_buf_puts(out, "null")
-                   : zn_buf_puts(out, node->text);
-    case ZN_NODE_STRING:
-        return append_text(out, node->text);
-    default:
-        break;
-    }
-    ZN_TRY(zn_buf_puts(out, object ? "{" : "["));
-    for (const zn_node *child = node->first; child; child = child->next) {
-        ZN_TRY(append_indent(out, depth + 1));
-        if (child->key) {
-            ZN_TRY(append_text(out, child->key));
-            ZN_TRY(zn_buf_puts(out, ": "));
-        }
-        ZN_TRY(append_node(child, depth + 1, out));
-        ZN_TRY(zn_buf_puts(out, child->next ? "," : ""));
-    }
-    if (node->first)
-        ZN_TRY(append_indent(out, depth));
-    return zn_buf_puts(out, object ? "}" : "]");
-}
-
 zinc_status zn_config_append_plain(const zn_config *config, zn_buf *out)
 {
     if (!config->root)
         ZN_FAIL(ZINC_E_INVALID, "%s: there is nothing to write", config->name);
-    ZN_TRY(append_node(config->root, 0, out));
+    ZN_TRY(zn_node_append(config->root, 0, out));
     return zn_buf_puts(out, "\n");
 }
 

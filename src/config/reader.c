@@ -456,30 +456,13 @@ fail:
     return status;
 }
 
-/* Length of the UTF-8 sequence at p, n bytes left; 0 if it is none (RFC 3629). */
-static size_t sequence_length(const unsigned char *p, size_t n)
-{
-    if (p[0] < 0x80)
-        return 1;
-    const size_t len = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
-    if (p[0] < 0xC2 || p[0] > 0xF4 || len > n)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((p[i] & 0xC0) != 0x80)
-            return 0;
-    const bool overlong = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
-    const bool surrogate = p[0] == 0xED && p[1] > 0x9F;
-    const bool beyond = p[0] == 0xF4 && p[1] > 0x8F;
-    return overlong || surrogate || beyond ? 0 : len;
-}
-
 static zinc_status check_utf8(const reader *start)
 {
     reader r = *start;
     if (r.end - r.p >= 2 && (memcmp(r.p, "\xFF\xFE", 2) == 0 || memcmp(r.p, "\xFE\xFF", 2) == 0))
         return refuse(&r, "the file is UTF-16", "save it as UTF-8");
     while (r.p < r.end) {
-        const size_t n = sequence_length((const unsigned char *)r.p, (size_t)(r.end - r.p));
+        const size_t n = zn_utf8_length((const unsigned char *)r.p, (size_t)(r.end - r.p));
         if (n == 0)
             return refuse(&r, "a byte that is not UTF-8", "save the file as UTF-8");
         for (size_t i = 0; i < n; i++)
@@ -515,24 +498,4 @@ zinc_status zn_reader_parse(const char *text, size_t n, zn_syntax_error *error, 
 fail:
     zn_node_destroy(root);
     return status;
-}
-
-void zn_node_destroy(zn_node *node)
-{
-    while (node) {
-        zn_node *next = node->next;
-        zn_node_destroy(node->first);
-        zn_free(node->key);
-        zn_free(node->text);
-        zn_free(node);
-        node = next;
-    }
-}
-
-const zn_node *zn_node_get(const zn_node *object, const char *key)
-{
-    for (const zn_node *child = object->first; child; child = child->next)
-        if (child->key && strcmp(child->key, key) == 0)
-            return child;
-    return NULL;
 }

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tree of a file: release, look-up, and writing it as strict JSON. */
+#include <string.h>
+
+#include "base/json.h"
+#include "config/config_internal.h"
+
+void zn_node_destroy(zn_node *node)
+{
+    while (node) {
+        zn_node *next = node->next;
+        zn_node_destroy(node->first);
+        zn_free(node->key);
+        zn_free(node->text);
+        zn_free(node);
+        node = next;
+    }
+}
+
+const zn_node *zn_node_get(const zn_node *object, const char *key)
+{
+    for (const zn_node *child = object->first; child; child = child->next)
+        if (child->key && strcmp(child->key, key) == 0)
+            return child;
+    return NULL;
+}
+
+static zinc_status append_indent(zn_buf *out, int depth)
+{
+    ZN_TRY(zn_buf_puts(out, "\n"));
+    for (int i = 0; i < depth; i++)
+        ZN_TRY(zn_buf_puts(out, "  "));
+    return ZINC_OK;
+}
+
+zinc_status zn_node_append(const zn_node *node, int depth, zn_buf *out)
+{
+    const bool object = node->kind == ZN_NODE_OBJECT;
+    switch (node->kind) {
+    case ZN_NODE_NULL:
+        return zn_buf_puts(out, "null");
+    case ZN_NODE_BOOL:
+        return zn_buf_puts(out, node->flag ? "true" : "false");
+    case ZN_NODE_NUMBER: /* Infinity, "never", is no JSON; null says the same */
+        return node->integral ? zn_buf_printf(out, "%lld", (long long)node->integer)
+               : node->text[0] == 'I' || node->text[0] == 'N' || node->text[1] == 'I'
+                   ? zn_buf_puts(out, "null")
+                   : zn_buf_puts(out, node->text);
+    case ZN_NODE_STRING:
+        return zn_json_append_string(out, node->text, strlen(node->text));
+    default:
+        break;
+    }
+    ZN_TRY(zn_buf_puts(out, object ? "{" : "["));
+    for (const zn_node *child = node->first; child; child = child->next) {
+        ZN_TRY(append_indent(out, depth + 1));
+        if (child->key) {
+            ZN_TRY(zn_json_append_string(out, child->key, strlen(child->key)));
+            ZN_TRY(zn_buf_puts(out, ": "));
+        }
+        ZN_TRY(zn_node_append(child, depth + 1, out));
+        ZN_TRY(zn_buf_puts(out, child->next ? "," : ""));
+    }
+    if (node->first)
+        ZN_TRY(append_indent(out, depth));
+    return zn_buf_puts(out, object ? "}" : "]");
+}
+
+size_t zn_utf8_length(const unsigned char *p, size_t n)
+{
+    if (p[0] < 0x80)
+        return 1;
+    const size_t len = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
+    if (p[0] < 0xC2 || p[0] > 0xF4 || len > n)
+        return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+    const bool overlong = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
+    const bool surrogate = p[0] == 0xED && p[1] > 0x9F;
+    const bool beyond = p[0] == 0xF4 && p[1] > 0x8F;
+    return overlong || surrogate || beyond ? 0 : len;
+}
