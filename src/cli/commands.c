@@ -5,11 +5,21 @@
 #include <string.h>
 
 extern const zn_command zn_command_train, zn_command_eval, zn_command_generate;
-extern const zn_command zn_command_lr, zn_command_env;
+extern const zn_command zn_command_tokenize, zn_command_config, zn_command_lr;
+extern const zn_command zn_command_export, zn_command_env;
 
+/* clang-format off */
 const zn_command *const zn_commands[] = {
-    &zn_command_train, &zn_command_eval, &zn_command_generate, &zn_command_lr, &zn_command_env,
+    &zn_command_train,
+    &zn_command_eval,
+    &zn_command_generate,
+    &zn_command_tokenize,
+    &zn_command_config,
+    &zn_command_lr,
+    &zn_command_export,
+    &zn_command_env,
 };
+/* clang-format on */
 const int zn_n_commands = (int)(sizeof zn_commands / sizeof zn_commands[0]);
 
 const zn_command *zn_cli_find_command(const char *name)
