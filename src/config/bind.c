@@ -42,6 +42,14 @@ static void join_path(const char *parent, const char *name, char out[ZN_PATH_BYT
     snprintf(out, ZN_PATH_BYTES, "%.800s%s%.200s", parent, *parent && *name ? "." : "", name);
 }
 
+bool zn_key_allows(const zn_key *key, double x)
+{
+    const bool above = key->flags & ZN_KEY_POSITIVE ? x > key->min : x >= key->min;
+    const bool below =
+        key->max == 0 || (key->flags & ZN_KEY_BELOW_MAX ? x < key->max : x <= key->max);
+    return isfinite(x) && above && below;
+}
+
 /* "expected …, found …", with a hint for the usual slips. */
 static zinc_status wrong_type(zn_config *config, const zn_key *key, const zn_node *node,
                               const char *path)
@@ -73,6 +81,10 @@ static zinc_status wrong_type(zn_config *config, const zn_key *key, const zn_nod
                node->number >= key->min && fabs(node->number) < 1e18) {
         snprintf(hint, sizeof hint, "for example %.0f", fmax(floor(node->number), 1));
         say = hint;
+    } else if (node->kind == ZN_NODE_NUMBER && key->type == ZN_KEY_INT && node->integral &&
+               zn_key_allows(key, node->number)) { /* NO_POINT */
+        snprintf(hint, sizeof hint, "write %lld", (long long)node->integer);
+        say = hint;
     } else if (node->kind == ZN_NODE_BOOL && key->type == ZN_KEY_BLOCK &&
                strcmp(key->path, "zero_optimization") == 0) {
         say = node->flag ? "write {\"stage\": 1}" : "write {\"stage\": 0}";
@@ -83,14 +95,6 @@ static zinc_status wrong_type(zn_config *config, const zn_key *key, const zn_nod
     }
     return zn_config_add_error(config, path, node->line, node->column, say, "expected %s, found %s",
                                wanted, found);
-}
-
-bool zn_key_allows(const zn_key *key, double x)
-{
-    const bool above = key->flags & ZN_KEY_POSITIVE ? x > key->min : x >= key->min;
-    const bool below =
-        key->max == 0 || (key->flags & ZN_KEY_BELOW_MAX ? x < key->max : x <= key->max);
-    return isfinite(x) && above && below;
 }
 
 static bool take_pair(const zn_key *key, const zn_node *node, zn_slot *slot)
@@ -114,7 +118,8 @@ static bool take_number(const zn_key *key, const zn_node *node, zn_slot *slot)
         slot->integer = 0;
         return true;
     }
-    if (!zn_key_allows(key, node->number) || (key->type == ZN_KEY_INT && !node->integral))
+    if (!zn_key_allows(key, node->number) || (key->type == ZN_KEY_INT && !node->integral) ||
+        ((key->flags & ZN_KEY_NO_POINT) && strchr(node->text, '.')))
         return false;
     slot->number = node->number;
     slot->integer = node->integer;

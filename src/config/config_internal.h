@@ -91,6 +91,7 @@ enum {
     ZN_KEY_INFINITY = 16,    /* a bare Infinity is allowed and means 0 (never) */
     ZN_KEY_BOOL_TO_CPU = 32, /* ALIAS: true means device "cpu" */
     ZN_KEY_BELOW_MAX = 64,   /* max is exclusive */
+    ZN_KEY_NO_POINT = 128,   /* INT: 10.0 is refused, as DeepSpeed's scheduler does */
 };
 
 /* How a value lies in zn_config_values. */

@@ -116,12 +116,6 @@ static zinc_status resolve_warmup(zn_config *config, int64_t total)
     }
     if (is_auto(slot))
         set_number(slot, 1, "no warm-up was asked for");
-    if (slot->state == ZN_SLOT_GIVEN && slot->integer == 0) {
-        ZN_TRY(zn_config_add_note(config, "%s:%d: %s 0 is taken as 1, as the Trainer writes it",
-                                  config->name, slot->line, path));
-        slot->integer = 1;
-        slot->number = 1;
-    }
     return ZINC_OK;
 }
 

@@ -120,11 +120,31 @@ static zinc_status require(zn_config *config, const char *path, const char *hint
                                "%s needs it, and it is not given", type->text);
 }
 
+/* Any other name means log, with a warning. Source: lr_schedules.py, WarmupLR.__init__. */
+static zinc_status check_warmup_type(zn_config *config)
+{
+    zn_slot *type = slot_of(config, "scheduler.params.warmup_type");
+    char *log;
+    if (type->state != ZN_SLOT_GIVEN || is_word(type, "log") || is_word(type, "linear"))
+        return ZINC_OK;
+    ZN_TRY(zn_config_add_note(config,
+                              "%s:%d: scheduler.params.warmup_type \"%.80s\" is neither log nor "
+                              "linear: log is used, as in DeepSpeed",
+                              config->name, type->line, type->text));
+    ZN_TRY(zn_strdup("log", &log));
+    zn_free(type->text);
+    type->text = log;
+    type->source = ZN_FROM_AUTO;
+    type->why = "the name in the file is unknown";
+    return ZINC_OK;
+}
+
 static zinc_status check_schedule(zn_config *config)
 {
     const zn_slot *type = slot_of(config, "scheduler.type");
     const zn_slot *total = slot_of(config, "scheduler.params.total_num_steps");
     const zn_slot *warmup = slot_of(config, "scheduler.params.warmup_num_steps");
+    ZN_TRY(check_warmup_type(config));
     if (is_word(type, "OneCycle")) {
         ZN_TRY(require(config, "scheduler.params.cycle_min_lr", "for example 1e-5"));
         ZN_TRY(require(config, "scheduler.params.cycle_max_lr", "for example 1e-3"));

@@ -177,6 +177,23 @@ static void the_length_of_the_run_fills_the_schedule(void **state)
     zn_config_destroy(config);
 }
 
+static void a_warmup_is_as_deepspeed_takes_it(void **state)
+{
+    (void)state;
+#define WARMUP MB "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
+    refused("{" WARMUP "{\"warmup_num_steps\":0}}}", "scheduler.params.warmup_num_steps", ">= 1");
+    refused("{" WARMUP "{\"warmup_num_steps\":10.0}}}", "scheduler.params.warmup_num_steps",
+            "10.0");
+    zn_config *config = resolved("{" WARMUP "{\"warmup_num_steps\":1e3}}}", 1);
+    assert_int_equal(zn_config_get(config)->warmup_num_steps, 1000);
+    zn_config_destroy(config);
+    config = resolved("{" WARMUP "{\"warmup_type\":\"cubic\"}}}", 1);
+    assert_string_equal(zn_config_get(config)->warmup_type, "log");
+    assert_int_equal(zn_config_n_notes(config), 1);
+    assert_non_null(strstr(zn_config_note(config, 0), "\"cubic\""));
+    zn_config_destroy(config);
+}
+
 static void a_run_of_unknown_length_is_no_error_yet(void **state)
 {
     (void)state;
@@ -310,6 +327,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_contradiction_with_the_file_is_listed_with_both_sides),
     cmocka_unit_test(an_argument_that_is_no_number_is_refused_by_name),
     cmocka_unit_test(the_length_of_the_run_fills_the_schedule),
+    cmocka_unit_test(a_warmup_is_as_deepspeed_takes_it),
     cmocka_unit_test(a_run_of_unknown_length_is_no_error_yet),
     cmocka_unit_test(rules_that_span_keys_are_checked),
     cmocka_unit_test(nothing_scatters_gradients_below_stage_2_or_without_reduce_scatter),
