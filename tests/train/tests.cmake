@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# Whole training runs of the program: DeepSpeed's recorded curves, and the same bits every way.
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+if(TARGET zinc)
+  function(zn_train_test name script)
+    add_test(NAME train.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/train/${script}
+             $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data ${ARGN})
+    set_tests_properties(train.${name} PROPERTIES TIMEOUT 240 PROCESSORS 2)
+  endfunction()
+  foreach(run s1_w2_fp32_clip_gpt2 s3_w2_fp32_ga4_clip_llama s2_w2_bf16_ga4_clip_llama3
+              s2_w2_fp16_dyn_gpt2 s3_w2_fp16_static_ga4_llama)
+    zn_train_test(curve_${run} curves.py ${run})
+  endforeach()
+  zn_train_test(curve_stage3_private curves.py s3_w2_fp32_ga4_clip_llama --share_parameters false)
+  foreach(dtype float32 bf16 fp16)
+    zn_train_test(bits_gpt2_${dtype} same_bits.py stages:gpt2:${dtype}:2)
+    zn_train_test(bits_llama_${dtype} same_bits.py stages:llama:${dtype}:3)
+    zn_train_test(bits_accumulation_${dtype} same_bits.py accumulation:llama3:${dtype}:2)
+  endforeach()
+  zn_train_test(bits_4_ranks same_bits.py stages:llama3:float32:4)
+  if(ZINC_MPI)
+    zn_train_test(bits_mpi same_bits.py mpi:llama:float32:2)
+    zn_train_test(bits_mpi_bf16 same_bits.py mpi:gpt2:bf16:3)
+  endif()
+endif()
