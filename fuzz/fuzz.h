@@ -2,8 +2,8 @@
 /* fuzz.h — what a fuzz target is, and a file for parsers that read files.
  *
  * A target feeds any bytes to one parser. It must neither crash, leak nor hang; errors are fine. */
-#ifndef ZN_FUZZ_FUZZ_H
-#define ZN_FUZZ_FUZZ_H
+#ifndef ZN_FUZZ_H
+#define ZN_FUZZ_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -36,10 +36,12 @@ const char *zinc_last_error(void)
 zinc_status zn_error_set(zinc_status status, const char *file, int line, const char *func,
                          const char *format, ...)
 {
+    char message[ZN_ERROR_BYTES]; /* the arguments may be the last message itself */
     va_list args;
     va_start(args, format);
-    vsnprintf(last_error, sizeof last_error, format, args);
+    vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    memcpy(last_error, message, strlen(message) + 1);
     zn_log(ZN_LOG_DEBUG, "error", "%s: %s (%s:%d in %s)", zinc_status_name(status), last_error,
            file, line, func);
     return status;
