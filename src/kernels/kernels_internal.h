@@ -23,7 +23,7 @@ extern const zn_kernels zn_kernels_avx512;
     _Pragma(ZN_STRINGIFY(omp parallel for schedule(static) num_threads(n_threads)                  \
                          if ((n_threads) > 1)))
 #else
-#define ZN_PARALLEL_FOR(n_threads)
+#define ZN_PARALLEL_FOR(n_threads) (void)(n_threads);
 #endif
 
 /** GEMM of the library this build has (gemm.c), or NULL slots fall to the table's own. */

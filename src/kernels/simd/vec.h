@@ -23,6 +23,13 @@
 
 #define V_INLINE static inline __attribute__((always_inline, unused))
 
+/* Before a loop whose count is a constant after inlining: its vectors must become registers. */
+#ifdef __clang__
+#define V_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define V_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 #ifdef __AVX512F__
 #include "kernels/simd/vec_avx512.h"
 #else

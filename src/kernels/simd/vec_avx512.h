@@ -13,7 +13,8 @@ typedef __mmask16 vecm;
 
 V_INLINE vecm v_tail(int64_t left)
 {
-    return left >= VL ? (vecm)0xFFFF : (vecm)((1u << left) - 1u);
+    const unsigned lanes = left >= VL ? 0xFFFFu : (1u << left) - 1u;
+    return (vecm)lanes;
 }
 
 V_INLINE vec v_load(const float *p)
