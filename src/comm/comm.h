@@ -55,7 +55,8 @@ ZINC_MUST_CHECK zinc_status zn_comm_open(const zn_comm_params *params, zn_comm *
 void zn_comm_close(zn_comm *comm);
 
 /** Split into disjoint groups by color; ranks of a group are ordered by (key, rank). Collective.
- *  *out is owned by the caller and must be closed before `comm`. */
+ *  *out is owned by the caller and must be closed before `comm`. When `comm` fails, so do its
+ *  groups. */
 ZINC_MUST_CHECK zinc_status zn_comm_split(zn_comm *comm, int color, int key, zn_comm **out);
 
 int zn_comm_rank(const zn_comm *comm);
@@ -108,7 +109,7 @@ ZINC_MUST_CHECK zinc_status zn_comm_exchange(zn_comm *comm, const void *mine, si
 
 /** Make all ranks agree on the outcome of a phase: every rank returns OK if all passed OK, else
  *  the status and message of the lowest failing rank (prefixed "rank N: " on the others).
- *  Collective; blocking. */
+ *  Collective; blocking. If the comm itself fails, a rank that failed keeps its own error. */
 ZINC_MUST_CHECK zinc_status zn_comm_agree(zn_comm *comm, zinc_status status);
 
 /** Tell all ranks that this one cannot go on; their pending and later waits return E_ABORTED with
@@ -119,7 +120,8 @@ void zn_comm_abort(zn_comm *comm, const char *reason);
  *  aligned). Collective. *out is the same memory on every rank; not charged to any account.
  *  Errors: E_UNSUPPORTED where ranks do not share memory: keep private copies then. */
 ZINC_MUST_CHECK zinc_status zn_comm_alloc_shared(zn_comm *comm, size_t n_bytes, void *out);
-/** Free it. Collective; every rank has stopped using it when it is gone. */
+/** Free it: every rank calls this once, when it has stopped using the memory, and the last one
+ * frees it. Does not wait; also after an error. NULL is fine. */
 void zn_comm_free_shared(zn_comm *comm, void *ptr);
 
 /* What a rank has moved, counted the way the ZeRO paper counts (sec. 7): a collective over a full
@@ -128,7 +130,7 @@ typedef struct zn_comm_stats {
     int64_t n_all_gather, n_reduce_scatter, n_broadcast;
     int64_t all_gather_elems, reduce_scatter_elems;
     int64_t all_gather_bytes, reduce_scatter_bytes;
-    int64_t in_flight;      /* submitted, not finished */
+    int64_t in_flight;      /* of these three kinds: submitted, not finished */
     int64_t in_flight_peak; /* most at once */
 } zn_comm_stats;
 

@@ -14,7 +14,7 @@
 #define SPIN_SECONDS 20e-6
 #define YIELD_SECONDS 200e-6
 #define SLEEP_SECONDS 50e-6
-#define SLEEP_SECONDS_MAX 500e-6
+#define SLEEP_SECONDS_MAX 200e-6
 #define DROP_SECONDS 1.0
 
 /* MPI exists once in a process, can be started once and ended once: this is the one state of Zinc

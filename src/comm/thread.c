@@ -50,7 +50,6 @@ struct zn_thread_world {
 
 typedef struct thread_comm {
     zn_thread_world *world;
-    bool taken;
     const void **sources; /* [n_ranks] scratch of reduce_scatter */
     bool *missing;        /* [n_ranks] scratch of messages */
 } thread_comm;
@@ -340,10 +339,12 @@ static zinc_status join_world(zn_comm *comm, zn_thread_world *world)
     ZN_TRY_GOTO(zn_alloc_array(&state->missing, (size_t)comm->n_ranks, sizeof *state->missing,
                                "missing ranks"));
     pthread_mutex_lock(&world->lock);
-    state->taken = !world->boxes[comm->rank].taken;
-    world->boxes[comm->rank].taken = true;
+    const bool failed = world->aborted, taken = world->boxes[comm->rank].taken;
+    world->boxes[comm->rank].taken |= !failed;
     pthread_mutex_unlock(&world->lock);
-    if (!state->taken)
+    if (failed) /* for good: abort_error is not written any more */
+        ZN_FAIL_GOTO(ZINC_E_ABORTED, "these ranks stopped before: %s", world->abort_error.message);
+    if (taken)
         ZN_FAIL_GOTO(ZINC_E_INVALID, "rank %d of this world is open already", comm->rank);
     comm->state = state;
     return ZINC_OK;

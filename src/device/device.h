@@ -96,7 +96,8 @@ void zn_device_reset_peaks(zn_device *dev);
 
 /* ---- streams and events ---- */
 
-/* A point in a stream. A zeroed event is "already happened". Copy freely; no release needed. */
+/* A point in a stream. A zeroed event is "already happened". Copy freely; no release needed. It may
+ * not be used after its stream is destroyed. */
 typedef struct zn_event {
     zn_stream *stream;
     int64_t ticket;
@@ -121,7 +122,8 @@ int zn_stream_n_threads(const zn_stream *stream);
 
 /** Put work at the end of the stream; arg[0..arg_bytes) is copied (<= ZN_WORK_ARG_BYTES).
  *  *event (may be NULL) is the point after it. Blocks while the queue (64 deep) is full.
- *  Errors: the stream's first error, if it is poisoned. */
+ *  Errors: the stream's first error, if it is poisoned; where work runs inside submit, also that of
+ *  this very work. */
 ZINC_MUST_CHECK zinc_status zn_stream_submit(zn_stream *stream, zn_work_fn fn, const void *arg,
                                              size_t arg_bytes, zn_event *event);
 
