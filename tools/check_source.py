@@ -79,12 +79,12 @@ def check_guard(name, text):
         guard = "ZINC_" + path.name
     elif name.startswith("src/"):
         guard = "ZN_" + str(path.relative_to("src"))
-    else:  # tests: the file name is enough
+    else:  # tests and fuzz: the file name is enough
         guard = "ZN_" + path.name.removeprefix("zn_")
     guard = re.sub(r"\W", "_", guard).upper()
     match = re.search(r"^#ifndef (\w+)\n#define \1\n", text, re.M)
     if not match or (match.group(1) != guard and not (
-            name.startswith("tests/") and match.group(1).endswith(guard[2:]))):
+            name.startswith(("tests/", "fuzz/")) and match.group(1).endswith(guard[2:]))):
         yield f"{name}:1: the include guard is to be {guard}"
 
 

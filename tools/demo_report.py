@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo ends with: the sample, the loss as a drawing, memory by ZeRO stage, the verdict.
+"""What the demo ends with: the sample, the loss as a drawing, the verdict.
 
 demo_report.py FOLDER RUN; exits 1 unless the held-out loss is below 0.75 of the unigram entropy
 (the held-out tokens' mean -ln p under add-one counts of the training tokens) and 80% of the
@@ -17,7 +17,6 @@ import sys
 
 LOSS_SHARE = 0.75
 WORD_SHARE = 0.80
-RANKS = 2
 
 
 def read_tokens(path):
@@ -60,26 +59,6 @@ def words(text):
     return re.findall(r"[A-Za-z']+", text.lower())
 
 
-def count_parameters(config):
-    c, i, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-    heads = config["num_key_value_heads"] / config["num_attention_heads"]
-    block = int(2 * c * c + 2 * c * c * heads) + 3 * c * i + 2 * c
-    head = 0 if config["tie_word_embeddings"] else config["vocab_size"] * c
-    return config["vocab_size"] * c + head + layers * block + c
-
-
-def print_memory(n_parameters):
-    """Bytes a rank of parameters (bf16), gradients (fp32) and optimizer state (the masters' lower
-    halves and two fp32 moments); a stage divides one more of them by the ranks."""
-    print(f"\nmodel state a rank, {n_parameters / 1e6:.2f} million parameters on {RANKS} ranks "
-          "(MB):\n  stage  parameters  gradients  optimizer  total")
-    sizes = [2 * n_parameters, 4 * n_parameters, 10 * n_parameters]
-    for stage in range(4):
-        split = [stage >= 3, stage >= 2, stage >= 1]
-        row = [size / (RANKS if s else 1) / 1e6 for size, s in zip(sizes, split)]
-        print(f"  {stage:5}  {row[0]:10.2f}  {row[1]:9.2f}  {row[2]:9.2f}  {sum(row):5.2f}")
-
-
 def main():
     folder, run = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     config = json.loads((folder / "model" / "config.json").read_text())
@@ -95,7 +74,6 @@ def main():
 
     print("And the king said unto" + sample + "\n")
     draw(losses)
-    print_memory(count_parameters(config))
     good_loss, good_words = loss < LOSS_SHARE * entropy, share >= WORD_SHARE
     print(f"\nheld-out loss {loss:.3f} nats a token; word frequencies alone give {entropy:.3f}: "
           f"{loss / entropy:.2f} of it, {'ok' if good_loss else 'NOT'} below {LOSS_SHARE}")
