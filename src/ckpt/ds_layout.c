@@ -483,7 +483,8 @@ zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset, int6
                                      .dtype = p->tensor->u.tensor.dtype,
                                      .n_elems = p->tensor->u.tensor.n_elems,
                                      .file = p->path,
-                                     .data = p->tensor->u.tensor.data};
+                                     .data = p->tensor->u.tensor.data,
+                                     .mapped = true};
         ZN_TRY(zn_tensor_read(&info, p->offset + offset, m, out));
         out += m;
         n -= m;

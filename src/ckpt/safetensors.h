@@ -25,7 +25,8 @@ typedef struct zn_tensor_info {
     int64_t shape[ZN_MAX_DIMS];
     int64_t n_elems;
     const char *file;          /* path of the file it is in */
-    const unsigned char *data; /* mapped, n_elems * size bytes; any alignment */
+    const unsigned char *data; /* n_elems * size bytes; any alignment */
+    bool mapped;               /* data are a file mapping: pages that were read can be let go */
 } zn_tensor_info;
 
 typedef struct zn_weights zn_weights;

@@ -230,6 +230,8 @@ zinc_status zn_st_file_open(const char *path, zn_st_file *out)
     ZN_TRY_GOTO(zn_strdup(path, &file.path));
     ZN_TRY_GOTO(zn_map_open(path, &file.map));
     ZN_TRY_GOTO(zn_st_file_parse(&file, file.map.data, file.map.n_bytes));
+    for (int i = 0; i < file.n_tensors; i++)
+        file.tensors[i].mapped = true;
     *out = file;
     return ZINC_OK;
 fail:

@@ -4,8 +4,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/log.h"
+
+#define LET_GO_BYTES ((size_t)64 << 10) /* below, the call costs more than the memory */
 
 struct zn_weights {
     zn_st_file *files; /* [n_files] */
@@ -210,18 +214,24 @@ static uint16_t load_u16(const unsigned char *p)
     return x;
 }
 
-zinc_status zn_tensor_read(const zn_tensor_info *tensor, int64_t offset, int64_t n, float *out)
+/* Pages of a mapped file count as memory of this process once they are read; a model would be in
+ * memory twice. The page in which the range ends stays, because the next range starts there. */
+static void let_go(const unsigned char *data, size_t n_bytes)
 {
-    if (offset < 0 || n < 0 || offset > tensor->n_elems || n > tensor->n_elems - offset)
-        ZN_FAIL(ZINC_E_INVALID, "%s: tensor %.200s has %lld elements, not [%lld, +%lld)",
-                tensor->file, tensor->name, (long long)tensor->n_elems, (long long)offset,
-                (long long)n);
-    const size_t size = zn_dtype_size(tensor->dtype);
-    const unsigned char *p = tensor->data + (size_t)offset * size;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data / page * page;
+    const uintptr_t end = ((uintptr_t)data + n_bytes) / page * page;
+    if (end - begin >= LET_GO_BYTES)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+static zinc_status widen(const zn_tensor_info *tensor, const unsigned char *p, int64_t n,
+                         float *out)
+{
     switch (tensor->dtype) {
     case ZN_DTYPE_F32:
         if (n > 0)
-            memcpy(out, p, (size_t)n * size);
+            memcpy(out, p, (size_t)n * sizeof *out);
         return ZINC_OK;
     case ZN_DTYPE_BF16:
         for (int64_t i = 0; i < n; i++)
@@ -235,4 +245,18 @@ zinc_status zn_tensor_read(const zn_tensor_info *tensor, int64_t offset, int64_t
         ZN_FAIL(ZINC_E_FORMAT, "%s: tensor %.200s has type %s, not float32, bfloat16 or float16",
                 tensor->file, tensor->name, zn_dtype_name(tensor->dtype));
     }
+}
+
+zinc_status zn_tensor_read(const zn_tensor_info *tensor, int64_t offset, int64_t n, float *out)
+{
+    if (offset < 0 || n < 0 || offset > tensor->n_elems || n > tensor->n_elems - offset)
+        ZN_FAIL(ZINC_E_INVALID, "%s: tensor %.200s has %lld elements, not [%lld, +%lld)",
+                tensor->file, tensor->name, (long long)tensor->n_elems, (long long)offset,
+                (long long)n);
+    const size_t size = zn_dtype_size(tensor->dtype);
+    const unsigned char *p = tensor->data + (size_t)offset * size;
+    ZN_TRY(widen(tensor, p, n, out));
+    if (tensor->mapped)
+        let_go(p, (size_t)n * size);
+    return ZINC_OK;
 }

@@ -208,7 +208,10 @@ zinc_status zn_weights_writer_create(const char *dir, const zn_tensor_plan *tens
 /* A full disk must show here, not after an hour of writing, so the blocks are reserved. */
 static zinc_status reserve(int fd, int64_t n_bytes, const char *path)
 {
-    int error = posix_fallocate(fd, 0, (off_t)n_bytes);
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, (off_t)n_bytes);
+    } while (error == EINTR);
     if (error == EOPNOTSUPP || error == EINVAL || error == ENOSYS)
         error = ftruncate(fd, (off_t)n_bytes) == 0 ? 0 : errno;
     if (error != 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt_test.h"
 
+#include "base/sys.h"
 #include "ckpt/safetensors.h"
 
 #define T(dtype, shape, offsets)                                                                   \
@@ -160,6 +161,25 @@ static void ranges_are_read_as_fp32_from_every_float_type(void **state)
     zn_weights_close(weights);
 }
 
+static void reading_a_file_does_not_keep_it_in_memory(void **state)
+{
+    enum { N = 8 << 20 };
+    static float chunk[1 << 16];
+    const char *path = at(state, "x.safetensors");
+    zn_weights *weights = NULL;
+    put_weights(path, "{\"a\":" T("F32", "[8388608]", "[0,33554432]") "}", 0);
+    assert_int_equal(
+        truncate(path,
+                 8 + (off_t)strlen("{\"a\":" T("F32", "[8388608]", "[0,33554432]") "}") + 33554432),
+        0);
+    assert_ok(zn_weights_open(path, &weights));
+    for (int64_t k = 0; k < N; k += 1 << 16)
+        assert_ok(zn_tensor_read(zn_weights_at(weights, 0), k, 1 << 16, chunk));
+    const int64_t before = zn_sys_rss_bytes();
+    zn_weights_close(weights);
+    assert_true(before - zn_sys_rss_bytes() < (int64_t)N);
+}
+
 static void put_index(void *const *state, const char *text)
 {
     put_file(at(state, "model.safetensors.index.json"), text, strlen(text));
@@ -243,6 +263,7 @@ static const struct CMUnitTest tests[] = {
     TEST(every_truncation_of_a_file_is_refused),
     TEST(unusual_but_valid_headers_are_read),
     TEST(ranges_are_read_as_fp32_from_every_float_type),
+    TEST(reading_a_file_does_not_keep_it_in_memory),
     TEST(a_sharded_folder_reads_as_one_table),
     TEST(bad_indexes_are_refused_with_the_reason),
     TEST(a_folder_without_weights_says_what_it_looked_for),
