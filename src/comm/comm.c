@@ -135,9 +135,9 @@ static zinc_status run_call(void *arg)
     return status;
 }
 
-static void set_tag(zn_comm_header *header, const char *tag)
+static const char *tag_text(const char *tag)
 {
-    snprintf(header->tag, sizeof header->tag, "%.*s", ZN_COMM_TAG_BYTES - 1, tag ? tag : "");
+    return tag ? tag : "";
 }
 
 /* Count what the ZeRO paper counts (sec. 7): (P-1)/P of the full buffer a rank, which for n_blocks
@@ -174,7 +174,8 @@ static zinc_status submit(zn_comm *comm, zn_comm_call *call, const char *tag, zn
     ZN_TRY(check_usable(comm));
     call->comm = comm;
     call->header.seq = comm->next_seq;
-    set_tag(&call->header, tag);
+    snprintf(call->header.tag, sizeof call->header.tag, "%.*s", ZN_COMM_TAG_BYTES - 1,
+             tag_text(tag));
     if (call->counted)
         count_call(comm, &call->header);
     const zinc_status status = zn_stream_submit(comm->stream, run_call, call, sizeof *call, event);
@@ -201,17 +202,18 @@ static bool is_sum_dtype(zn_dtype dtype)
 static zinc_status check_slices(const zn_comm *comm, const zn_slices *s, const char *tag)
 {
     if ((int)s->dtype < ZN_DTYPE_F32 || (int)s->dtype > ZN_DTYPE_BOOL)
-        ZN_FAIL(ZINC_E_INVALID, "\"%s\": %d is no element type", tag, (int)s->dtype);
+        ZN_FAIL(ZINC_E_INVALID, "\"%s\": %d is no element type", tag_text(tag), (int)s->dtype);
     if (s->slice_elems < 0 || s->n_blocks < 0 || s->shard_stride < s->slice_elems)
         ZN_FAIL(ZINC_E_INVALID,
                 "\"%s\": %lld blocks of slices of %lld elements, %lld apart: no count may be "
                 "negative, and the stride not below the slice",
-                tag, (long long)s->n_blocks, (long long)s->slice_elems, (long long)s->shard_stride);
+                tag_text(tag), (long long)s->n_blocks, (long long)s->slice_elems,
+                (long long)s->shard_stride);
     const int64_t block_bytes_max = INT64_MAX / comm->n_ranks / (int64_t)zn_dtype_size(s->dtype);
     if (s->n_blocks > 0 && (s->slice_elems > block_bytes_max / s->n_blocks ||
                             s->shard_stride > block_bytes_max / s->n_blocks))
-        ZN_FAIL(ZINC_E_INVALID, "\"%s\": %lld blocks of slices of %lld elements are too large", tag,
-                (long long)s->n_blocks, (long long)s->slice_elems);
+        ZN_FAIL(ZINC_E_INVALID, "\"%s\": %lld blocks of slices of %lld elements are too large",
+                tag_text(tag), (long long)s->n_blocks, (long long)s->slice_elems);
     return ZINC_OK;
 }
 
@@ -232,18 +234,20 @@ static zinc_status check_overlap(const zn_comm *comm, const zn_comm_call *call, 
     if (full_bytes == 0)
         return ZINC_OK;
     if (!full || !shard)
-        ZN_FAIL(ZINC_E_INVALID, "\"%s\": no %s buffer was given", tag, full ? "shard" : "full");
+        ZN_FAIL(ZINC_E_INVALID, "\"%s\": no %s buffer was given", tag_text(tag),
+                full ? "shard" : "full");
     if (shard >= full + full_bytes || full >= shard + shard_bytes)
         return ZINC_OK;
     if (!zn_comm_in_place(comm, call))
         ZN_FAIL(ZINC_E_INVALID,
                 "\"%s\": the shard overlaps the full buffer but is not in its place there (element "
                 "%lld, slices %lld apart)",
-                tag, (long long)(h->slice_elems * comm->rank),
+                tag_text(tag), (long long)(h->slice_elems * comm->rank),
                 (long long)(h->slice_elems * comm->n_ranks));
     if (!gather && (h->dtype != ZN_DTYPE_F32 || call->shard_dtype != ZN_DTYPE_F32))
         ZN_FAIL(ZINC_E_INVALID,
-                "\"%s\": only a float32 shard may lie inside the float32 full buffer", tag);
+                "\"%s\": only a float32 shard may lie inside the float32 full buffer",
+                tag_text(tag));
     return ZINC_OK;
 }
 
@@ -278,8 +282,8 @@ zinc_status zn_comm_reduce_scatter(zn_comm *comm, const void *full, void *shard,
     ZN_TRY(check_slices(comm, slices, tag));
     if (!is_sum_dtype(slices->dtype) || !is_sum_dtype(shard_dtype))
         ZN_FAIL(ZINC_E_INVALID,
-                "\"%s\": reduce_scatter sums float32, bfloat16 and float16, not %s into %s", tag,
-                zn_dtype_name(slices->dtype),
+                "\"%s\": reduce_scatter sums float32, bfloat16 and float16, not %s into %s",
+                tag_text(tag), zn_dtype_name(slices->dtype),
                 is_sum_dtype(shard_dtype) ? zn_dtype_name(shard_dtype) : "that type");
     zn_comm_call call = slices_call(ZN_COMM_REDUCE_SCATTER, slices);
     call.in = full;
@@ -308,9 +312,9 @@ static zinc_status check_bytes(const zn_comm *comm, size_t n_bytes, const void *
                                const char *tag)
 {
     if (n_bytes > (size_t)(INT64_MAX / comm->n_ranks))
-        ZN_FAIL(ZINC_E_INVALID, "\"%s\": %zu bytes a rank are too many", tag ? tag : "", n_bytes);
+        ZN_FAIL(ZINC_E_INVALID, "\"%s\": %zu bytes a rank are too many", tag_text(tag), n_bytes);
     if (n_bytes > 0 && !ptr)
-        ZN_FAIL(ZINC_E_INVALID, "\"%s\": no buffer was given for %zu bytes", tag ? tag : "",
+        ZN_FAIL(ZINC_E_INVALID, "\"%s\": no buffer was given for %zu bytes", tag_text(tag),
                 n_bytes);
     return ZINC_OK;
 }
@@ -321,7 +325,7 @@ zinc_status zn_comm_broadcast(zn_comm *comm, void *buf, size_t n_bytes, int root
     ZN_TRY(check_bytes(comm, n_bytes, buf, tag));
     if (root < 0 || root >= comm->n_ranks)
         ZN_FAIL(ZINC_E_INVALID, "\"%s\": there is no rank %d to broadcast from (%d ranks)",
-                tag ? tag : "", root, comm->n_ranks);
+                tag_text(tag), root, comm->n_ranks);
     zn_comm_call call = bytes_call(ZN_COMM_BROADCAST, n_bytes, root);
     call.in = buf;
     call.out = buf;

@@ -444,6 +444,7 @@ static zinc_status bad_arguments_are_refused_and_the_comm_stays_usable(zn_comm *
     CHECK_FAILS(zn_comm_reduce_scatter(comm, full, full + 4 * zn_comm_rank(comm), &s, ZN_DTYPE_BF16,
                                        false, "h.1", &event),
                 ZINC_E_INVALID, "float32 shard");
+    CHECK_FAILS(zn_comm_all_gather(comm, NULL, NULL, &s, NULL, NULL), ZINC_E_INVALID, "no full");
     CHECK_FAILS(zn_comm_broadcast(comm, full, 4, n, "h.1", &event), ZINC_E_INVALID, "no rank");
     CHECK_FAILS(zn_comm_broadcast(comm, NULL, 4, 0, "h.1", &event), ZINC_E_INVALID, "no buffer");
     return zn_comm_barrier(comm, "still usable");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(program test_contract test_contract_mpi)
+foreach(program test_comm_contract test_comm_contract_mpi)
   target_sources(${program} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/comm_contract.c)
   target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 endforeach()
@@ -8,12 +8,12 @@ endforeach()
 set(mpi_env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1
     OMPI_MCA_hwloc_base_binding_policy=none)
-set_tests_properties(comm.contract_mpi PROPERTIES ENVIRONMENT "${mpi_env}")
+set_tests_properties(comm.comm_contract_mpi PROPERTIES ENVIRONMENT "${mpi_env}")
 if(ZINC_MPI AND NOT ZINC_SANITIZE)
   foreach(n 1 2 3)
-    add_test(NAME comm.contract_mpi_${n}
-      COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} $<TARGET_FILE:test_contract_mpi>)
-    set_tests_properties(comm.contract_mpi_${n} PROPERTIES ENVIRONMENT "${mpi_env}" PROCESSORS ${n}
+    add_test(NAME comm.comm_contract_mpi_${n}
+      COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} $<TARGET_FILE:test_comm_contract_mpi>)
+    set_tests_properties(comm.comm_contract_mpi_${n} PROPERTIES ENVIRONMENT "${mpi_env}" PROCESSORS ${n}
       TIMEOUT 120)
   endforeach()
 endif()
