@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels.h — the math of a device, as one table.
  *
- * The table is first filled with the plain reference (ref/), then overwritten by what the device
- * and the CPU have (avx2/, avx512/), so no slot is ever empty. Every kernel takes a stream and
+ * The plain reference (ref/) and every instruction set (simd/, compiled as avx2/ and avx512/) have
+ * a table each with no empty slot; the CPU decides which is used. Every kernel takes a stream and
  * returns only its launch status; nothing is allocated inside (scratch is an argument). On the CPU
  * a kernel uses up to zn_stream_n_threads(stream) threads; results do not depend on how an
  * element-wise range is cut, nor on the thread count (reductions are cut into fixed blocks).

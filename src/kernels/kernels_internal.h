@@ -26,7 +26,7 @@ extern const zn_kernels zn_kernels_avx512;
 #define ZN_PARALLEL_FOR(n_threads) (void)(n_threads);
 #endif
 
-/** GEMM of the library this build has (gemm.c), or NULL slots fall to the table's own. */
+/** zn_kernels.gemm by oneDNN (gemm_dnnl.c; only where ZINC_HAVE_DNNL). */
 zinc_status zn_gemm_dnnl(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
                          float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
                          float beta, float *C, int64_t ldc);
