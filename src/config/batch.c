@@ -138,7 +138,8 @@ static zinc_status split_batch(const triad *t)
     return ZINC_OK;
 }
 
-zinc_status zn_config_resolve_batch(zn_config *config, int64_t world_size)
+zinc_status zn_config_resolve_batch(zn_config *config, int64_t world_size,
+                                    int64_t default_micro_batch)
 {
     const triad t = {.config = config,
                      .batch = zn_slot_at(config->resolved, BATCH),
@@ -149,11 +150,13 @@ zinc_status zn_config_resolve_batch(zn_config *config, int64_t world_size)
     int64_t batch;
     if (given(t.batch))
         return split_batch(&t);
-    if (!given(t.micro) && !any_auto)
+    if (!given(t.micro) && !any_auto && default_micro_batch == 0)
         return zn_config_add_error(config, BATCH, t.steps->line, t.steps->column,
                                    "for example \"" MICRO "\": 1",
                                    "neither " BATCH " nor " MICRO " is given");
-    if (!given(t.micro))
+    if (!given(t.micro) && default_micro_batch > 0)
+        derive(t.micro, default_micro_batch, "the Trainer's default");
+    else if (!given(t.micro))
         derive(t.micro, 1, "no --per_device_train_batch_size was given");
     if (!given(t.steps))
         derive(t.steps, 1, t.steps->state == ZN_SLOT_AUTO ? "the Trainer's default" : "not given");

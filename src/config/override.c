@@ -36,7 +36,9 @@ static const struct {
     {"gradient_accumulation_steps", ARGUMENT_NUMBER, "gradient_accumulation_steps", NULL},
     {"bf16", ARGUMENT_FLAG, "bf16.enabled", NULL},
     {"fp16", ARGUMENT_FLAG, "fp16.enabled", NULL},
-    {"max_steps", ARGUMENT_MAX_STEPS, "scheduler.params.total_num_steps", NULL},
+    /* fills total_num_steps "auto"; a run may also end before the schedule that a file spells out
+     */
+    {"max_steps", ARGUMENT_MAX_STEPS, NULL, NULL},
     {"warmup_steps", ARGUMENT_WARMUP_STEPS, NULL, NULL},
     {"warmup_ratio", ARGUMENT_WARMUP_RATIO, NULL, NULL},
     {"num_train_epochs", ARGUMENT_EPOCHS, NULL, NULL},
@@ -182,10 +184,8 @@ static zinc_status remember(zn_config *config, const zn_config_argument *argumen
         config->warmup_ratio = x;
     else if (kind == ARGUMENT_EPOCHS)
         config->n_epochs = x;
-    else if (x > 0) { /* -1 and 0: the number of epochs decides */
+    else if (x > 0) /* -1 and 0: the number of epochs decides */
         config->max_steps = (int64_t)x;
-        return fill_number(config, known[which].path, argument, which);
-    }
     return ZINC_OK;
 }
 

@@ -186,6 +186,8 @@ static zinc_status run(const zn_train_options *o, zn_train_setup *setup)
     if (mpi && o->ranks > 1 && o->ranks != world)
         ZN_FAIL(ZINC_E_CONFIG, "--ranks %d, but the MPI job has %d processes", o->ranks, world);
     ZN_TRY(zn_train_setup_open(o, world, setup));
+    for (int i = 0; rank == 0 && i < zn_config_n_notes(setup->config); i++)
+        zn_info("config", "note: %s", zn_config_note(setup->config, i));
     if (o->dry_run) {
         if (rank == 0)
             zn_train_print_plan(setup);

@@ -127,10 +127,10 @@ static zinc_status load_data(zn_train_setup *s)
 
 /* ---- configuration ---- */
 
-/* All errors of the file or of the arguments, one a line, then the last one as the message. */
+/* The message is the first error; the others, one a line, before it. */
 static zinc_status report_config(const zn_config *config, zinc_status status)
 {
-    for (int i = 0; config && i + 1 < zn_config_n_errors(config); i++)
+    for (int i = 1; status != ZINC_OK && config && i < zn_config_n_errors(config); i++)
         zn_log(ZN_LOG_ERROR, "config", "%s", zn_config_error(config, i));
     return status;
 }
@@ -213,8 +213,10 @@ static zinc_status resolve_config(zn_train_setup *s)
                                    .hidden_size = s->spec.C,
                                    .max_steps = o->max_steps > 0 ? o->max_steps : 0,
                                    .n_samples = zn_dataset_n_rows(s->train),
-                                   .n_epochs = o->num_train_epochs};
-    ZN_TRY(report_config(s->config, zn_config_resolve(s->config, &facts)));
+                                   .n_epochs = o->num_train_epochs,
+                                   .default_micro_batch = 8};
+    const zinc_status status = zn_config_resolve(s->config, &facts);
+    ZN_TRY(report_config(s->config, status));
     s->values = zn_config_get(s->config);
     ZN_TRY(refuse_offload(s));
     ZN_TRY(set_lengths(s));
