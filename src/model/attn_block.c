@@ -180,7 +180,7 @@ static zinc_status input(const zn_run *run, int64_t i, const float **out)
         return ZINC_OK;
     *out = acts->n;
     return zn_norm(run, zn_layer_param(run, i, ZN_SLOT_NORM1_W),
-                   zn_layer_param(run, i, ZN_SLOT_NORM1_B), acts->x[i], acts->n, run->N, acts->mean,
+                   zn_layer_param(run, i, ZN_SLOT_NORM1_B), acts->x[i], acts->n, run->N,
                    acts->rstd);
 }
 
@@ -209,7 +209,7 @@ zinc_status zn_attn_forward(const zn_run *run, int64_t i)
     ZN_TRY(zn_bias(run, zn_layer_param(run, i, ZN_SLOT_O_B), 0, out, run->N, m->C));
     if (m->post_norms)
         ZN_TRY(zn_norm(run, zn_layer_param(run, i, ZN_SLOT_POST1_W), -1, a->att_pre, acts->n,
-                       run->N, acts->mean, a->att_rstd));
+                       run->N, a->att_rstd));
     if (zn_dropout_p(run, m->resid_dropout) > 0)
         ZN_TRY(zn_drop(run, acts->n, acts->n, m->resid_dropout, i, 2));
     return run->k->add(run->s, a->x_mid, acts->x[i], acts->n, run->N * m->C);
@@ -229,7 +229,7 @@ static zinc_status output_backward(const zn_run *run, int64_t i, const float *dy
         return ZINC_OK;
     const zn_layer_acts *a = &acts->layer[i];
     ZN_TRY(zn_norm_backward(run, zn_layer_param(run, i, ZN_SLOT_POST1_W), -1, *out, a->att_pre,
-                            acts->mean, a->att_rstd, acts->n, false));
+                            a->att_rstd, acts->n, false));
     *out = acts->n;
     return ZINC_OK;
 }
@@ -255,8 +255,8 @@ static zinc_status projections_backward(const zn_run *run, int64_t i, const qkv_
     if (!m->pre_norms)
         return ZINC_OK;
     return zn_norm_backward(run, zn_layer_param(run, i, ZN_SLOT_NORM1_W),
-                            zn_layer_param(run, i, ZN_SLOT_NORM1_B), dn, acts->x[i], acts->mean,
-                            acts->rstd, acts->dx, true);
+                            zn_layer_param(run, i, ZN_SLOT_NORM1_B), dn, acts->x[i], acts->rstd,
+                            acts->dx, true);
 }
 
 zinc_status zn_attn_backward(const zn_run *run, int64_t i, const float *dy)

@@ -90,7 +90,7 @@ static zinc_status grow(zn_model *m, zn_mem_category category, size_t n_bytes, c
 static zinc_status upload(zn_model *m, const void *src, size_t n_bytes, const char *what, void *out)
 {
     zn_stream *s = zn_device_compute(m->dev);
-    void *dst;
+    void *dst = NULL;
     ZN_TRY(zn_device_alloc(m->dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, n_bytes, what, &dst));
     memcpy(out, &dst, sizeof dst);
     ZN_TRY(zn_device_copy(s, dst, src, n_bytes, NULL));
@@ -144,11 +144,26 @@ static zinc_status grow_tables(zn_model *m, int64_t T)
     return ZINC_OK;
 }
 
-static zinc_status prepare(zn_model *m, const zn_model_batch *batch, const zn_param_hooks *hooks,
-                           zn_mode mode, zn_run *run)
+static zn_run start(zn_model *m, const zn_model_batch *batch, const zn_param_hooks *hooks)
 {
-    const int64_t most = INT32_MAX;
-    if (batch->B < 1 || batch->T < 1 || batch->B > most / batch->T)
+    return (zn_run){
+        .m = m,
+        .spec = &m->spec,
+        .k = m->kernels,
+        .s = zn_device_compute(m->dev),
+        .batch = batch,
+        .hooks = hooks,
+        .acts = &m->acts,
+        .N = batch->B * batch->T,
+    };
+}
+
+/* Check the batch and have memory for it. */
+static zinc_status prepare(const zn_run *run, zn_mode mode)
+{
+    zn_model *m = run->m;
+    const zn_model_batch *batch = run->batch;
+    if (batch->B < 1 || batch->T < 1 || batch->B > INT32_MAX / batch->T)
         ZN_FAIL(ZINC_E_INVALID, "a batch of %lld rows of %lld tokens cannot be computed",
                 (long long)batch->B, (long long)batch->T);
     if (m->spec.learned_positions && batch->T > m->spec.max_positions)
@@ -160,7 +175,7 @@ static zinc_status prepare(zn_model *m, const zn_model_batch *batch, const zn_pa
         .B = batch->B,
         .T = batch->T,
         .mode = mode,
-        .param_dtype = hooks->param_dtype,
+        .param_dtype = run->hooks->param_dtype,
         .n_threads = zn_device_n_threads(m->dev),
     };
     size_t activations, buffers;
@@ -171,17 +186,6 @@ static zinc_status prepare(zn_model *m, const zn_model_batch *batch, const zn_pa
     ZN_TRY(grow_tables(m, batch->T));
     zn_acts_place(&m->spec, &shape, m->acts_slab, m->buffers_slab, &m->acts, &activations,
                   &buffers);
-    *run = (zn_run){
-        .m = m,
-        .spec = &m->spec,
-        .k = m->kernels,
-        .s = zn_device_compute(m->dev),
-        .batch = batch,
-        .hooks = hooks,
-        .acts = &m->acts,
-        .N = batch->B * batch->T,
-        .dropout = mode != ZN_MODE_EVAL,
-    };
     return ZINC_OK;
 }
 
@@ -284,12 +288,13 @@ static zinc_status end_head(const zn_run *run, zn_pass pass)
 zinc_status zn_model_train(zn_model *model, const zn_model_batch *batch,
                            const zn_param_hooks *hooks, float grad_scale, double *loss_sum)
 {
-    zn_run run;
+    zn_run run = start(model, batch, hooks);
     const zn_mode mode = model->opts.activation_checkpointing ? ZN_MODE_TRAIN_CKPT : ZN_MODE_TRAIN;
     if (!batch->targets)
         ZN_FAIL(ZINC_E_INVALID, "a training batch needs targets");
-    ZN_TRY(prepare(model, batch, hooks, mode, &run));
     run.grad_scale = grad_scale;
+    run.dropout = true;
+    ZN_TRY(prepare(&run, mode));
     ZN_TRY(embed(&run, ZN_PASS_FORWARD));
     ZN_TRY(layers(&run, ZN_PASS_FORWARD));
     ZN_TRY(begin_head(&run, ZN_PASS_BACKWARD));
@@ -303,8 +308,8 @@ zinc_status zn_model_train(zn_model *model, const zn_model_batch *batch,
 zinc_status zn_model_eval(zn_model *model, const zn_model_batch *batch, const zn_param_hooks *hooks,
                           double *loss_sum, float *logits)
 {
-    zn_run run;
-    ZN_TRY(prepare(model, batch, hooks, ZN_MODE_EVAL, &run));
+    const zn_run run = start(model, batch, hooks);
+    ZN_TRY(prepare(&run, ZN_MODE_EVAL));
     ZN_TRY(embed(&run, ZN_PASS_EVAL));
     ZN_TRY(layers(&run, ZN_PASS_EVAL));
     ZN_TRY(begin_head(&run, ZN_PASS_EVAL));
@@ -315,8 +320,8 @@ zinc_status zn_model_eval(zn_model *model, const zn_model_batch *batch, const zn
 zinc_status zn_model_last_logits(zn_model *model, const zn_model_batch *batch,
                                  const zn_param_hooks *hooks, float *logits)
 {
-    zn_run run;
-    ZN_TRY(prepare(model, batch, hooks, ZN_MODE_EVAL, &run));
+    const zn_run run = start(model, batch, hooks);
+    ZN_TRY(prepare(&run, ZN_MODE_EVAL));
     ZN_TRY(embed(&run, ZN_PASS_EVAL));
     ZN_TRY(layers(&run, ZN_PASS_EVAL));
     ZN_TRY(begin_head(&run, ZN_PASS_EVAL));

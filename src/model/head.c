@@ -44,8 +44,7 @@ static void add_losses(const float *row_loss, int64_t rows, double *loss_sum)
 static zinc_status final_norm(const zn_run *run, const float *x, float *out, int64_t rows)
 {
     const int *ids = run->m->ids;
-    return zn_norm(run, ids[ZN_SLOT_FINAL_W], ids[ZN_SLOT_FINAL_B], x, out, rows, run->acts->mean,
-                   run->acts->rstd);
+    return zn_norm(run, ids[ZN_SLOT_FINAL_W], ids[ZN_SLOT_FINAL_B], x, out, rows, run->acts->rstd);
 }
 
 zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *logits)
@@ -79,7 +78,7 @@ zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *l
     if (!backward)
         return ZINC_OK;
     return zn_norm_backward(run, run->m->ids[ZN_SLOT_FINAL_W], run->m->ids[ZN_SLOT_FINAL_B],
-                            acts->n, x, acts->mean, acts->rstd, acts->dx, false);
+                            acts->n, x, acts->rstd, acts->dx, false);
 }
 
 zinc_status zn_head_last(const zn_run *run, float *logits)

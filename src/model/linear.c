@@ -70,7 +70,7 @@ zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, con
 zinc_status zn_linear(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx, float *y,
                       int64_t ldy)
 {
-    const float *W;
+    const float *W = NULL;
     ZN_TRY(zn_matrix_f32(run, w, &W));
     return run->k->gemm(run->s, false, !w->conv1d, run->N, w->out, w->in, 1, x, ldx, W,
                         w->conv1d ? w->out : w->in, 0, y, ldy);
@@ -79,7 +79,7 @@ zinc_status zn_linear(const zn_run *run, const zn_matrix *w, const float *x, int
 zinc_status zn_linear_backward_x(const zn_run *run, const zn_matrix *w, const float *dy,
                                  int64_t lddy, float *dx, int64_t lddx, bool accumulate)
 {
-    const float *W;
+    const float *W = NULL;
     ZN_TRY(zn_matrix_f32(run, w, &W));
     return run->k->gemm(run->s, false, w->conv1d, run->N, w->in, w->out, 1, dy, lddy, W,
                         w->conv1d ? w->out : w->in, accumulate ? 1 : 0, dx, lddx);

@@ -49,8 +49,7 @@ static zinc_status input(const zn_run *run, int64_t i, const float **out)
     if (!run->spec->pre_norms)
         return ZINC_OK;
     ZN_TRY(zn_norm(run, zn_layer_param(run, i, ZN_SLOT_NORM2_W),
-                   zn_layer_param(run, i, ZN_SLOT_NORM2_B), *out, acts->n, run->N, acts->mean,
-                   acts->rstd));
+                   zn_layer_param(run, i, ZN_SLOT_NORM2_B), *out, acts->n, run->N, acts->rstd));
     *out = acts->n;
     return ZINC_OK;
 }
@@ -87,7 +86,7 @@ zinc_status zn_mlp_forward(const zn_run *run, int64_t i, bool again)
     ZN_TRY(zn_bias(run, zn_layer_param(run, i, ZN_SLOT_DOWN_B), 0, out, run->N, m->C));
     if (m->post_norms)
         ZN_TRY(zn_norm(run, zn_layer_param(run, i, ZN_SLOT_POST2_W), -1, a->mlp_pre, acts->n,
-                       run->N, acts->mean, a->mlp_rstd));
+                       run->N, a->mlp_rstd));
     if (again)
         return ZINC_OK;
     if (zn_dropout_p(run, m->resid_dropout) > 0)
@@ -134,8 +133,8 @@ static zinc_status inputs_backward(const zn_run *run, int64_t i)
     if (!m->pre_norms)
         return ZINC_OK;
     return zn_norm_backward(run, zn_layer_param(run, i, ZN_SLOT_NORM2_W),
-                            zn_layer_param(run, i, ZN_SLOT_NORM2_B), dn, source(run, i), acts->mean,
-                            acts->rstd, acts->dx, true);
+                            zn_layer_param(run, i, ZN_SLOT_NORM2_B), dn, source(run, i), acts->rstd,
+                            acts->dx, true);
 }
 
 zinc_status zn_mlp_backward(const zn_run *run, int64_t i, const float *dy)
@@ -150,7 +149,7 @@ zinc_status zn_mlp_backward(const zn_run *run, int64_t i, const float *dy)
     }
     if (m->post_norms) {
         ZN_TRY(zn_norm_backward(run, zn_layer_param(run, i, ZN_SLOT_POST2_W), -1, d, a->mlp_pre,
-                                acts->mean, a->mlp_rstd, acts->n, false));
+                                a->mlp_rstd, acts->n, false));
         d = acts->n;
     }
     ZN_TRY(down_backward(run, i, d));

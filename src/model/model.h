@@ -14,7 +14,8 @@
  * the head in tiles of rows. With activation checkpointing a block keeps only its input and is
  * computed again in backward.
  * Memory comes from the device account, grows only when a larger batch arrives, and is reused.
- * Reading order: model.h, spec.c, arch/llama.c, decoder.c, block.c, head.c. Layer: model (may use
+ * Reading order: model.h, spec.c, arch/llama.c, params.c, decoder.c, attn_block.c, mlp_block.c,
+ * head.c, linear.c, acts.c. Layer: model (may use
  * base, device, tensor, kernels). */
 #ifndef ZN_MODEL_MODEL_H
 #define ZN_MODEL_MODEL_H

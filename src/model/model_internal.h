@@ -240,12 +240,13 @@ zinc_status zn_matrix_f32(const zn_run *run, const zn_matrix *w, const float **o
 /** A vector of n elements in fp32, widened into acts->vec[slot] where needed; NULL for -1. */
 zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, const float **out);
 
-/** out = norm(x) of [N,C] by the spec's norm kind; statistics go to mean and rstd. */
+/** out = norm(x) of [N,C] by the spec's norm kind; statistics go to rstd, and to from
+ *  where the backward reads it. */
 zinc_status zn_norm(const zn_run *run, int w, int b, const float *x, float *out, int64_t N,
-                    float *mean, float *rstd);
+                    float *rstd);
 /** dx (+= or =) the norm's backward of dy; gradients of w and b are added. */
 zinc_status zn_norm_backward(const zn_run *run, int w, int b, const float *dy, const float *x,
-                             const float *mean, const float *rstd, float *dx, bool accumulate);
+                             const float *rstd, float *dx, bool accumulate);
 
 /** Seed of a dropout site: 0 embedding, 1 attention, 2 after attention, 3 after the MLP. */
 uint64_t zn_dropout_seed(const zn_run *run, int64_t layer, uint64_t site);

@@ -4,20 +4,21 @@
 #include "model/model_internal.h"
 
 zinc_status zn_norm(const zn_run *run, int w, int b, const float *x, float *out, int64_t N,
-                    float *mean, float *rstd)
+                    float *rstd)
 {
     const zn_model_spec *m = run->spec;
     const float *weight, *bias;
     ZN_TRY(zn_vector_f32(run, w, m->C, 0, &weight));
     ZN_TRY(zn_vector_f32(run, b, m->C, 1, &bias));
     if (m->norm == ZN_NORM_LAYER)
-        return run->k->layernorm(run->s, out, mean, rstd, x, weight, bias, N, m->C, m->norm_eps);
+        return run->k->layernorm(run->s, out, run->acts->mean, rstd, x, weight, bias, N, m->C,
+                                 m->norm_eps);
     return run->k->rmsnorm(run->s, out, m->C, rstd, x, m->C, weight, m->norm_offset, N, m->C,
                            m->norm_eps);
 }
 
 zinc_status zn_norm_backward(const zn_run *run, int w, int b, const float *dy, const float *x,
-                             const float *mean, const float *rstd, float *dx, bool accumulate)
+                             const float *rstd, float *dx, bool accumulate)
 {
     const zn_model_spec *m = run->spec;
     const zn_acts *acts = run->acts;
@@ -32,8 +33,8 @@ zinc_status zn_norm_backward(const zn_run *run, int w, int b, const float *dy, c
         dw = acts->vec[2];
         ZN_TRY(run->k->zero(run->s, dw, m->C * (int64_t)sizeof(float)));
     }
-    return run->k->layernorm_backward(run->s, dx, accumulate, dw, db, dy, x, weight, mean, rstd,
-                                      run->N, m->C, acts->norm_scratch);
+    return run->k->layernorm_backward(run->s, dx, accumulate, dw, db, dy, x, weight, acts->mean,
+                                      rstd, run->N, m->C, acts->norm_scratch);
 }
 
 uint64_t zn_dropout_seed(const zn_run *run, int64_t layer, uint64_t site)

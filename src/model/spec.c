@@ -26,13 +26,12 @@ void zn_cfg_fail(zn_cfg *cfg, zinc_status status, const char *format, ...)
 static const json_t *lookup(const zn_cfg *cfg, const char *key)
 {
     const json_t *value = json_object_get(cfg->root, key);
-    return value && !json_is_null(value) ? value : NULL;
+    return !value || json_typeof(value) == JSON_NULL ? NULL : value;
 }
 
 bool zn_cfg_is_null(const zn_cfg *cfg, const char *key)
 {
-    const json_t *value = json_object_get(cfg->root, key);
-    return value && json_is_null(value);
+    return json_object_get(cfg->root, key) && !lookup(cfg, key);
 }
 
 int64_t zn_cfg_count(zn_cfg *cfg, const char *key, int64_t fallback)
@@ -294,15 +293,15 @@ static zinc_status read_spec(const char *file, const json_t *root, zn_model_spec
         ZN_FAIL(ZINC_E_FORMAT, "%s: a JSON object was expected", file);
     const char *type = zn_cfg_string(&cfg, "model_type", NULL);
     const zn_arch *arch = type ? zn_arch_find(type) : NULL;
-    if (!arch)
+    if (!arch) {
         unknown_type(&cfg, type);
-    if (cfg.status == ZINC_OK) {
-        spec.model_type = arch->model_type;
-        read_common(&cfg, &spec);
-        arch->read(&cfg, &spec);
-        check(&cfg, &spec);
-        zn_cfg_windows(&cfg, &spec, spec.L, 1);
+        return cfg.status;
     }
+    spec.model_type = arch->model_type;
+    read_common(&cfg, &spec);
+    arch->read(&cfg, &spec);
+    check(&cfg, &spec);
+    zn_cfg_windows(&cfg, &spec, spec.L, 1); /* allocates; leaves what the architecture set */
     if (cfg.status != ZINC_OK) {
         zn_model_spec_fini(&spec);
         return cfg.status;
