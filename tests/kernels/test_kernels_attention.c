@@ -37,6 +37,8 @@ static call make_call(kt *t, int64_t B, int64_t T, int64_t H, int64_t K, int64_t
 static void run(const zn_kernels *k, zn_stream *s, const call *c)
 {
     const zn_attention *a = &c->a;
+    for (int64_t i = 0; i < zn_attention_scratch(a, 4); i++)
+        c->scratch[i] = NAN; /* what it holds before must not matter */
     assert_ok(k->attention(s, a, c->out, c->lse, c->scratch));
     assert_ok(k->attention_backward(s, a, c->dout, c->out, c->lse, c->dqkv, c->dqkv + a->H * a->D,
                                     c->dqkv + (a->H + a->K) * a->D, c->scratch));
