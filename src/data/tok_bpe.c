@@ -234,9 +234,10 @@ static zinc_status encode_word(const zn_bpe *bpe, zn_tok_work *work, const char 
             if (work->symbols[i].id >= 0)
                 ZN_TRY(zn_ids_push(work->out, work->symbols[i].id));
     }
-    if (!cached)
+    const size_t n_ids = (size_t)(work->out->n - first);
+    if (!cached || n_ids > ZN_CACHE_MAX_IDS)
         return ZINC_OK;
-    return cache_add(work, hash, word, n, work->out->ids + first, (size_t)(work->out->n - first));
+    return cache_add(work, hash, word, n, work->out->ids + first, n_ids);
 }
 
 /* ---- long texts ---- */

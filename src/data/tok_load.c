@@ -233,13 +233,14 @@ static zinc_status check_template(const zn_tokenizer *tokenizer)
     return ZINC_OK;
 }
 
-/* Whether some pre-tokenizer cuts words, so that no text reaches the merges whole. */
-static bool cuts_words(const zn_steps *steps)
+/* Whether long texts may reach the merges whole: no pre-tokenizer cuts words, or the vocabulary is
+ * SentencePiece's, where a split at spaces finds none because the normalizer has replaced them. */
+static bool may_be_whole(const zn_tokenizer *tokenizer)
 {
-    for (int i = 0; i < steps->n; i++)
-        if (steps->step[i].kind == ZN_STEP_SPLIT)
-            return true;
-    return false;
+    for (int i = 0; i < tokenizer->splits.n; i++)
+        if (tokenizer->splits.step[i].kind == ZN_STEP_SPLIT)
+            return tokenizer->bpe.byte_fallback;
+    return true;
 }
 
 zinc_status zn_load_tokenizer(const json_t *json, zn_tokenizer *tokenizer)
@@ -255,5 +256,5 @@ zinc_status zn_load_tokenizer(const json_t *json, zn_tokenizer *tokenizer)
     ZN_TRY(zn_load_template(json_object_get(json, "post_processor"), &tokenizer->template_));
     ZN_TRY(load_added(json, tokenizer));
     ZN_TRY(check_template(tokenizer));
-    return cuts_words(&tokenizer->splits) ? ZINC_OK : zn_bpe_find_inner_pairs(&tokenizer->bpe);
+    return may_be_whole(tokenizer) ? zn_bpe_find_inner_pairs(&tokenizer->bpe) : ZINC_OK;
 }

@@ -147,11 +147,13 @@ static zinc_status run_step(const zn_step *step, zn_tok_work *work, const char *
 zinc_status zn_tok_normalize(const zn_steps *steps, zn_tok_work *work, const char *text, size_t n,
                              const char **out, size_t *n_out)
 {
+    int turn = 0;
     for (int i = 0; i < steps->n; i++) {
         const bool form = steps->step[i].kind <= ZN_STEP_NFKD;
         if (form && ascii_prefix(text, n) == n)
             continue;
-        zn_buf *buf = &work->norm[i % 2]; /* the text may be in the other one */
+        zn_buf *buf = &work->norm[turn]; /* the text may be in the other one */
+        turn = !turn;
         buf->n = 0;
         ZN_TRY(zn_buf_append(buf, "", 0));
         ZN_TRY(run_step(&steps->step[i], work, text, n, buf));

@@ -15,7 +15,10 @@
     "\\x{3001}-\\x{10ffff}"
 #define WORDS "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
 
-#define MATCH_LIMIT 20000000u /* steps of one match; a pattern that needs more is hostile */
+/* Steps of one match; a pattern that needs more is hostile. A run of n spaces may honestly take a
+ * few steps each. */
+#define MATCH_LIMIT 20000000u
+#define MATCH_LIMIT_PER_BYTE 8u
 #define DEPTH_LIMIT 100000u
 #define JIT_STACK_BYTES (4u << 20)
 
@@ -182,7 +185,6 @@ zinc_status zn_regex_work_init(zn_regex_work *work)
     work->stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK_BYTES, NULL); /* NULL: no JIT here */
     if (!work->data || !work->context)
         ZN_FAIL(ZINC_E_NOMEM, "out of memory for a regex");
-    pcre2_set_match_limit(work->context, MATCH_LIMIT);
     pcre2_set_depth_limit(work->context, DEPTH_LIMIT);
     if (work->stack)
         pcre2_jit_stack_assign(work->context, NULL, work->stack);
@@ -200,6 +202,8 @@ void zn_regex_work_fini(zn_regex_work *work)
 zinc_status zn_regex_find(const zn_regex *regex, zn_regex_work *work, const char *text, size_t n,
                           size_t from, size_t last_end, bool *found, size_t *start, size_t *end)
 {
+    const size_t limit = MATCH_LIMIT + MATCH_LIMIT_PER_BYTE * n;
+    pcre2_set_match_limit(work->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     *found = false;
     while (from <= n) {
         const int rc = pcre2_match(regex->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK,

@@ -243,6 +243,7 @@ typedef struct zn_cache_entry {
 
 #define ZN_CACHE_SLOTS (1u << 16)
 #define ZN_CACHE_MAX_TEXT 96
+#define ZN_CACHE_MAX_IDS 256
 
 struct zn_tok_work {
     zn_tok_work *next; /* in the pool's free list */

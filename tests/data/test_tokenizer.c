@@ -139,6 +139,16 @@ static void normalizers_change_the_text_before_it_is_cut(void **state)
               cut, "\xC3\xA9t\xC3\xA9", "_ete");
 }
 
+/* A form leaves ASCII alone, and the steps around it must not notice. */
+static void a_normalizer_that_has_nothing_to_do_is_passed_by(void **state)
+{
+    (void)state;
+    check_cut("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"_\"},"
+              "{\"type\":\"NFC\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+              "\"content\":\"__\"},{\"type\":\"NFKC\"},{\"type\":\"Lowercase\"}]}",
+              NULL, "A bC d", "_a__bc__d");
+}
+
 static void space_in_a_regex_is_what_unicode_calls_white_space(void **state)
 {
     (void)state;
@@ -419,6 +429,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(byte_level_takes_a_space_with_the_word_after_it),
     cmocka_unit_test(a_sequence_runs_its_members_in_order),
     cmocka_unit_test(normalizers_change_the_text_before_it_is_cut),
+    cmocka_unit_test(a_normalizer_that_has_nothing_to_do_is_passed_by),
     cmocka_unit_test(space_in_a_regex_is_what_unicode_calls_white_space),
     cmocka_unit_test(added_tokens_are_cut_out_as_their_flags_say),
     cmocka_unit_test(templates_stand_around_the_text_and_wrap_one_another),
