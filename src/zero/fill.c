@@ -2,28 +2,16 @@
 /* fill.c — values in and out: each rank touches only its own slices. */
 #include "zero/zero_internal.h"
 
-static float *add_elems(void *base, int64_t n)
-{
-    return (float *)base + n;
-}
-
-static void *offset_elems(void *base, zn_dtype dtype, int64_t n)
-{
-    return (char *)base + n * (int64_t)zn_dtype_size(dtype);
-}
-
 static zinc_status fill_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero_read_fn read,
                               void *ctx)
 {
     const zn_zero_view *view = &zero->regions[piece->region].param;
-    void *to =
-        offset_elems(zn_zero_at(view, piece->chunk, piece->rank), view->dtype, piece->in_slice);
     for (int64_t done = 0; done < piece->n; done += ZN_ZERO_IO_ELEMS) {
         const int64_t left = piece->n - done;
         const int64_t n = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
         ZN_TRY(read(ctx, piece->param, piece->param_offset + done, n, zero->fill_buffer));
         ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev),
-                                        offset_elems(to, view->dtype, done), view->dtype,
+                                        zn_zero_piece_at(view, piece, done), view->dtype,
                                         zero->fill_buffer, ZN_DTYPE_F32, 1.0f, n));
     }
     return ZINC_OK;
@@ -68,15 +56,19 @@ zinc_status zn_zero_publish(zn_zero *zero)
     return zn_event_wait(event, -1);
 }
 
+static zinc_status publish_everything(zn_zero *zero)
+{
+    zero->filling = true;
+    const zinc_status status = zn_zero_publish(zero);
+    zero->filling = false;
+    return status;
+}
+
 zinc_status zn_zero_fill(zn_zero *zero, zn_zero_read_fn read, void *ctx)
 {
     /* a rank that cannot read its part must not leave the others in the gather */
     ZN_TRY(zn_comm_agree(zero->p.comm, fill_slices(zero, read, ctx)));
-    zero->filling = true;
-    const zinc_status status = zn_zero_publish(zero);
-    zero->filling = false;
-    if (status != ZINC_OK)
-        return status;
+    ZN_TRY(publish_everything(zero));
     for (int r = 0; r < zero->n_regions; r++)
         if (zero->regions[r].trainable && !zero->regions[r].master_is_param)
             ZN_TRY(fill_master(zero, &zero->regions[r]));
@@ -87,13 +79,11 @@ static zinc_status visit_frozen(zn_zero *zero, const zn_zero_piece *piece, zn_ze
                                 void *ctx)
 {
     const zn_zero_view *view = &zero->regions[piece->region].param;
-    void *from =
-        offset_elems(zn_zero_at(view, piece->chunk, piece->rank), view->dtype, piece->in_slice);
     for (int64_t done = 0; done < piece->n; done += ZN_ZERO_IO_ELEMS) {
         const int64_t left = piece->n - done;
         const int64_t n = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
         ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), zero->fill_buffer,
-                                        ZN_DTYPE_F32, offset_elems(from, view->dtype, done),
+                                        ZN_DTYPE_F32, zn_zero_piece_at(view, piece, done),
                                         view->dtype, 1.0f, n));
         ZN_TRY(visit(ctx, piece->param, piece->param_offset + done, n, zero->fill_buffer));
     }
@@ -113,9 +103,58 @@ zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void 
             continue;
         }
         const zn_zero_view *view = what == ZN_ZERO_MASTERS ? &region->master : &region->state[what];
-        const float *values =
-            add_elems(zn_zero_at(view, piece->chunk, piece->rank), piece->in_slice);
-        ZN_TRY(visit(ctx, piece->param, piece->param_offset, piece->n, values));
+        ZN_TRY(visit(ctx, piece->param, piece->param_offset, piece->n,
+                     zn_zero_piece_at(view, piece, 0)));
     }
     return ZINC_OK;
+}
+
+/* ---- restoring ---- */
+
+static zinc_status restore_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero_restore_fn read,
+                                 void *ctx)
+{
+    const zn_zero_region *region = &zero->regions[piece->region];
+    const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
+    float *master = zn_zero_piece_at(&region->master, piece, 0);
+    ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, piece->param_offset, piece->n, master));
+    for (int k = 0; k < n_states; k++)
+        ZN_TRY(read(ctx, k, piece->param, piece->param_offset, piece->n,
+                    zn_zero_piece_at(&region->state[k], piece, 0)));
+    if (region->master_is_param)
+        return ZINC_OK;
+    return zero->p.kernels->convert(zn_device_compute(zero->p.dev),
+                                    zn_zero_piece_at(&region->param, piece, 0), region->param.dtype,
+                                    master, ZN_DTYPE_F32, 1.0f, piece->n);
+}
+
+/* A frozen parameter goes the way it first came. */
+typedef struct frozen_source {
+    zn_zero_restore_fn read;
+    void *ctx;
+} frozen_source;
+
+static zinc_status read_frozen(void *ctx, int param, int64_t offset, int64_t n, float *out)
+{
+    const frozen_source *source = ctx;
+    return source->read(source->ctx, ZN_ZERO_MASTERS, param, offset, n, out);
+}
+
+static zinc_status restore_slices(zn_zero *zero, zn_zero_restore_fn read, void *ctx)
+{
+    frozen_source source = {.read = read, .ctx = ctx};
+    for (int64_t i = 0; i < zero->n_pieces; i++) {
+        const zn_zero_piece *piece = &zero->pieces[i];
+        if (zn_zero_updates_here(zero, piece))
+            ZN_TRY(restore_piece(zero, piece, read, ctx));
+        else if (!zero->regions[piece->region].trainable && piece->rank == zero->rank)
+            ZN_TRY(fill_piece(zero, piece, read_frozen, &source));
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_zero_restore(zn_zero *zero, zn_zero_restore_fn read, void *ctx)
+{
+    ZN_TRY(zn_comm_agree(zero->p.comm, restore_slices(zero, read, ctx)));
+    return publish_everything(zero);
 }

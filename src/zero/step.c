@@ -202,34 +202,22 @@ static zinc_status find_bad(zn_zero *zero, zn_zero_step_result *result)
 
 /* ---- the update ---- */
 
-static void *view_elem(const zn_zero_view *view, const zn_zero_piece *piece, int64_t offset)
-{
-    return (char *)zn_zero_at(view, piece->chunk, piece->rank) +
-           (piece->in_slice + offset) * (int64_t)zn_dtype_size(view->dtype);
-}
-
 static zn_optim_segment segment_of(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset,
                                    int64_t n)
 {
     const zn_zero_region *region = &zero->regions[piece->region];
     zn_optim_segment s = {.n = n,
-                          .master = view_elem(&region->master, piece, offset),
-                          .grad = view_elem(&region->grad, piece, offset),
+                          .master = zn_zero_piece_at(&region->master, piece, offset),
+                          .grad = zn_zero_piece_at(&region->grad, piece, offset),
                           .grad_dtype = region->grad.dtype,
                           .out_dtype = region->param.dtype,
                           .param = piece->param,
                           .group = zero->group_of_param[piece->param]};
     for (int k = 0; k < zero->p.optim->n_states; k++)
-        s.state[k] = view_elem(&region->state[k], piece, offset);
+        s.state[k] = zn_zero_piece_at(&region->state[k], piece, offset);
     if (!region->master_is_param)
-        s.out16 = view_elem(&region->param, piece, offset);
+        s.out16 = zn_zero_piece_at(&region->param, piece, offset);
     return s;
-}
-
-static bool updates_here(const zn_zero *zero, const zn_zero_piece *piece)
-{
-    return zero->regions[piece->region].trainable &&
-           (zero->p.stage == 0 || piece->rank == zero->rank);
 }
 
 /* Pass 1 of an optimizer with per-parameter sums: every rank's partial sums by piece, added in
@@ -247,7 +235,7 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
     }
     memset(zero->sums, 0, n * sizeof(double));
     for (int64_t i = 0; i < zero->n_pieces; i++) {
-        if (!updates_here(zero, &zero->pieces[i]))
+        if (!zn_zero_updates_here(zero, &zero->pieces[i]))
             continue;
         const zn_optim_segment s = segment_of(zero, &zero->pieces[i], 0, zero->pieces[i].n);
         ZN_TRY(zero->p.optim->sums(step, &s, zero->sums + i * n_sums));
@@ -270,7 +258,7 @@ static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
         ZN_TRY(param_sums(zero, step));
     for (int64_t i = 0; i < zero->n_pieces; i++) {
         const zn_zero_piece *piece = &zero->pieces[i];
-        if (!updates_here(zero, piece))
+        if (!zn_zero_updates_here(zero, piece))
             continue;
         const double *totals = n_sums > 0 ? zero->totals + piece->param * n_sums : NULL;
         for (int64_t done = 0; done < piece->n;) {

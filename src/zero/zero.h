@@ -81,6 +81,16 @@ typedef zinc_status (*zn_zero_read_fn)(void *ctx, int param, int64_t offset, int
  *  gathered. Masters start from the value rounded to param_dtype, as DeepSpeed's do. Collective. */
 ZINC_MUST_CHECK zinc_status zn_zero_fill(zn_zero *zero, zn_zero_read_fn read, void *ctx);
 
+/** Read elements [offset, offset + n) of `what` (ZN_ZERO_MASTERS, or optimizer state >= 0) of a
+ *  parameter as fp32 into out. */
+typedef zinc_status (*zn_zero_restore_fn)(void *ctx, int what, int param, int64_t offset, int64_t n,
+                                          float *out);
+
+/** Put back masters and optimizer state exactly as zn_zero_visit gave them, from any world size and
+ *  stage; the training-type parameters follow from the masters. Each rank asks only for what it
+ *  keeps. Of a frozen parameter only ZN_ZERO_MASTERS is asked for. Collective. */
+ZINC_MUST_CHECK zinc_status zn_zero_restore(zn_zero *zero, zn_zero_restore_fn read, void *ctx);
+
 /** What the model calls. Borrowed; one thread per rank. */
 const zn_param_hooks *zn_zero_hooks(zn_zero *zero);
 

@@ -144,6 +144,21 @@ struct zn_zero {
 
 #define ZN_ZERO_IO_ELEMS ((int64_t)1 << 18)
 
+/* Whether this rank keeps master and optimizer state of the piece. */
+static inline bool zn_zero_updates_here(const zn_zero *zero, const zn_zero_piece *piece)
+{
+    return zero->regions[piece->region].trainable &&
+           (zero->p.stage == 0 || piece->rank == zero->rank);
+}
+
+/* First element of a piece (plus `offset`) in a view. */
+static inline void *zn_zero_piece_at(const zn_zero_view *view, const zn_zero_piece *piece,
+                                     int64_t offset)
+{
+    return (char *)zn_zero_at(view, piece->chunk, piece->rank) +
+           (piece->in_slice + offset) * (int64_t)zn_dtype_size(view->dtype);
+}
+
 /* layout.c */
 ZINC_MUST_CHECK zinc_status zn_zero_layout(zn_zero *zero);
 /* store.c */

@@ -21,8 +21,11 @@
 
 typedef struct toy_job {
     int n_ranks, steps, accumulation;
+    int first_step;      /* from 0; where a restored run goes on */
     int64_t embed_elems; /* of the largest parameter */
     const char *optimizer;
+    const struct toy_job
+        *from; /* start from its results instead of toy_read; its settings differ */
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
     bool eval_between, untied;
@@ -196,6 +199,21 @@ static inline zn_param_hooks toy_hooks(toy_watch *watch)
         toy_grad, toy_grads_ready};
 }
 
+typedef struct toy_saved {
+    const toy_job *job;
+    const int64_t *first;
+} toy_saved;
+
+/* Only the first optimizer state is kept; the tests that restore use momentum SGD. */
+static inline zinc_status toy_restore(void *ctx, int what, int param, int64_t offset, int64_t n,
+                                      float *out)
+{
+    const toy_saved *saved = ctx;
+    const float *from = what == ZN_ZERO_MASTERS ? saved->job->masters : saved->job->momentum;
+    memcpy(out, from + saved->first[param] + offset, (size_t)n * sizeof *out);
+    return ZINC_OK;
+}
+
 typedef struct toy_out {
     float *to;
     const int64_t *first;
@@ -249,7 +267,7 @@ static inline zinc_status toy_steps(toy_rank *r, zn_zero *zero, zn_device *dev, 
 {
     toy_job *job = r->job;
     zn_mem_usage before = {0}, after;
-    for (int step = 0; step < job->steps; step++) {
+    for (int step = job->first_step; step < job->steps; step++) {
         if (step == job->steps - 1) { /* count one step alone */
             zn_zero_reset_stats(zero);
             zn_comm_reset_stats(comm);
@@ -293,7 +311,11 @@ static inline zinc_status toy_run_rank(toy_rank *r)
     p.gradient_accumulation_steps = job->accumulation;
     ZN_TRY_GOTO(toy_list(job, &list, first));
     ZN_TRY_GOTO(zn_zero_create(&p, &list, NULL, &zero));
-    ZN_TRY_GOTO(zn_zero_fill(zero, toy_read, NULL));
+    toy_saved saved = {.job = job->from, .first = first};
+    if (job->from)
+        ZN_TRY_GOTO(zn_zero_restore(zero, toy_restore, &saved));
+    else
+        ZN_TRY_GOTO(zn_zero_fill(zero, toy_read, NULL));
     ZN_TRY_GOTO(toy_steps(r, zero, dev, comm, &list));
     toy_out out = {.to = job->masters, .first = first};
     ZN_TRY_GOTO(zn_zero_visit(zero, ZN_ZERO_MASTERS, toy_visit, &out));
