@@ -34,11 +34,10 @@ static zinc_status row_flag(const json_t *row, const char *where, const char *ke
     return ZINC_OK;
 }
 
-static zinc_status print_ids(const zn_ids *ids, const char *separator)
+static void print_ids(const zn_ids *ids, const char *separator)
 {
     for (int64_t i = 0; i < ids->n; i++)
         printf("%s%d", i > 0 ? separator : "", ids->ids[i]);
-    return ZINC_OK;
 }
 
 static zinc_status encode_row(const tokenize *t, const json_t *row, const char *where)
@@ -53,7 +52,7 @@ static zinc_status encode_row(const tokenize *t, const json_t *row, const char *
     ZN_TRY_GOTO(zn_tokenizer_encode(t->tokenizer, json_string_value(text), json_string_length(text),
                                     special, &ids));
     fputs("{\"ids\":[", stdout);
-    ZN_TRY_GOTO(print_ids(&ids, ","));
+    print_ids(&ids, ",");
     fputs("]}\n", stdout);
 fail:
     zn_ids_fini(&ids);
@@ -186,11 +185,13 @@ fail:
 static zinc_status encode_plain(const tokenize *t, const zn_buf *text)
 {
     zn_ids ids = {0};
-    zinc_status status = zn_tokenizer_encode(t->tokenizer, text->data, text->n, t->special, &ids);
-    if (status == ZINC_OK)
-        status = print_ids(&ids, " ");
+    const zinc_status status =
+        zn_tokenizer_encode(t->tokenizer, text->data, text->n, t->special, &ids);
+    if (status == ZINC_OK) {
+        print_ids(&ids, " ");
+        putchar('\n');
+    }
     zn_ids_fini(&ids);
-    putchar('\n');
     return status;
 }
 
