@@ -2,6 +2,8 @@
 /* fill.c — values in and out: each rank touches only its own slices. */
 #include "zero/zero_internal.h"
 
+#include "base/sys.h"
+
 static zinc_status fill_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero_read_fn read,
                               void *ctx)
 {
@@ -38,11 +40,20 @@ static zinc_status fill_slices(zn_zero *zero, zn_zero_read_fn read, void *ctx)
     return ZINC_OK;
 }
 
+/* Nothing moves where ranks share the buffer; that all have written is waited for. */
+static zinc_status publish_shared(zn_zero *zero)
+{
+    const double start = zn_sys_now();
+    const zinc_status status = zn_comm_barrier(zero->p.comm, "parameters published");
+    zero->stats.gather_wait_s += zn_sys_now() - start;
+    return status;
+}
+
 zinc_status zn_zero_publish(zn_zero *zero)
 {
     zn_event event = {0};
     if (zero->shared_slab)
-        return zn_comm_barrier(zero->p.comm, "parameters published");
+        return publish_shared(zero);
     ZN_TRY(zn_zero_order_after_compute(zero));
     for (int r = 0; r < zero->n_regions; r++) {
         const zn_zero_region *region = &zero->regions[r];
@@ -51,9 +62,9 @@ zinc_status zn_zero_publish(zn_zero *zero)
             ZN_TRY(zn_zero_gather_chunks(zero, region, &region->param, region->param.base, 0,
                                          region->n_chunks, zero->p.allgather_bucket, &event));
         if (!zero->p.overlap_comm)
-            ZN_TRY(zn_event_wait(event, -1));
+            ZN_TRY(zn_zero_wait(event, &zero->stats.gather_wait_s));
     }
-    return zn_event_wait(event, -1);
+    return zn_zero_wait(event, &zero->stats.gather_wait_s);
 }
 
 static zinc_status publish_everything(zn_zero *zero)

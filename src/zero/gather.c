@@ -4,10 +4,20 @@
 
 #include <limits.h>
 
+#include "base/sys.h"
+
 static zinc_status nothing(void *arg)
 {
     (void)arg;
     return ZINC_OK;
+}
+
+zinc_status zn_zero_wait(zn_event event, double *seconds)
+{
+    const double start = zn_sys_now();
+    const zinc_status status = zn_event_wait(event, -1);
+    *seconds += zn_sys_now() - start;
+    return status;
 }
 
 zinc_status zn_zero_order_after_compute(zn_zero *zero)
@@ -54,7 +64,7 @@ static void forget_region(zn_zero *zero, zn_zero_region *region)
 static zinc_status release_region(zn_zero *zero, zn_zero_region *region)
 {
     if (region->gathered && region->chunks_issued > 0)
-        ZN_TRY(zn_event_wait(region->gather_event, -1));
+        ZN_TRY(zn_zero_wait(region->gather_event, &zero->stats.gather_wait_s));
     forget_region(zero, region);
     return ZINC_OK;
 }
@@ -176,7 +186,7 @@ static zinc_status wait_unit(zn_zero *zero, int unit)
     for (int k = 0; k < u->n_regions; k++) {
         const zn_zero_region *region = &zero->regions[u->regions[k]];
         if (!region->full)
-            ZN_TRY(zn_event_wait(region->gather_event, -1));
+            ZN_TRY(zn_zero_wait(region->gather_event, &zero->stats.gather_wait_s));
     }
     return ZINC_OK;
 }
@@ -184,7 +194,10 @@ static zinc_status wait_unit(zn_zero *zero, int unit)
 zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass)
 {
     zn_zero *zero = ctx;
-    (void)pass;
+    if (pass == ZN_PASS_BACKWARD && zero->forward_began > 0) {
+        zero->stats.forward_s += zn_sys_now() - zero->forward_began;
+        zero->forward_began = 0;
+    }
     if (zero->units[unit].users++ > 0)
         return ZINC_OK;
     if (zero->p.stage < 3 || zero->shared_slab)

@@ -39,7 +39,7 @@ float *zn_zero_grad(void *ctx, int param)
 static zinc_status reap_pending(zn_zero *zero, int keep)
 {
     while (zero->n_pending > keep) {
-        ZN_TRY(zn_event_wait(zero->pending[0].event, -1));
+        ZN_TRY(zn_zero_wait(zero->pending[0].event, &zero->stats.reduce_wait_s));
         zn_zero_pool_put(&zero->grad_pool, zero->pending[0].buffer);
         zero->n_pending--;
         for (int i = 0; i < zero->n_pending; i++)
@@ -51,7 +51,7 @@ static zinc_status reap_pending(zn_zero *zero, int keep)
 zinc_status zn_zero_reduce_wait(zn_zero *zero)
 {
     ZN_TRY(reap_pending(zero, 0));
-    return zn_event_wait(zero->last_reduce, -1);
+    return zn_zero_wait(zero->last_reduce, &zero->stats.reduce_wait_s);
 }
 
 /* Where the wire reads chunks [chunk, chunk + n): unit_grad itself, or a staging buffer. */
@@ -67,7 +67,7 @@ static zinc_status put_on_wire(zn_zero *zero, const zn_zero_region *region, int6
     const int i = zero->staging_next;
     if (zero->p.overlap_comm)
         zero->staging_next = 1 - i;
-    ZN_TRY(zn_event_wait(zero->staging_event[i], -1));
+    ZN_TRY(zn_zero_wait(zero->staging_event[i], &zero->stats.reduce_wait_s));
     ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), zero->staging[i],
                                     zero->p.wire_dtype, from, ZN_DTYPE_F32, 1.0f,
                                     n * region->chunk_elems));
@@ -96,7 +96,8 @@ static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t 
     if (zero->p.stage == 0)
         ZN_TRY(zn_zero_gather_chunks(zero, region, &region->grad, region->grad.base, chunk, n,
                                      INT64_MAX, &zero->last_reduce));
-    return zero->p.overlap_comm ? ZINC_OK : zn_event_wait(zero->last_reduce, -1);
+    return zero->p.overlap_comm ? ZINC_OK
+                                : zn_zero_wait(zero->last_reduce, &zero->stats.reduce_wait_s);
 }
 
 /* The transient buffer goes back at once if the wire has its own copy, else after the reduction. */

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/sys.h"
+
 /* ---- create and destroy ---- */
 
 static zinc_status copy_list(zn_zero *zero, const zn_param_list *list, const int *groups)
@@ -108,6 +110,7 @@ zinc_status zn_zero_begin(zn_zero *zero, bool boundary)
     zero->training = true;
     zero->boundary = boundary;
     zero->cursor = 0;
+    zero->forward_began = zn_sys_now();
     zero->grad_status = ZINC_OK;
     for (int u = 0; u < zero->list.n_units; u++)
         zero->units[u].reduced = false;

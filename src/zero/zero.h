@@ -144,6 +144,10 @@ typedef struct zn_zero_stats {
     int64_t live_peak;     /* gathered elements at once, persistent ones not counted */
     int64_t prefetch_peak; /* elements gathered ahead and not yet used, at once */
     int64_t trace_resets;  /* times the order of use changed */
+    double gather_wait_s;  /* seconds that this rank stood waiting for parameters */
+    double reduce_wait_s;  /* ... and for reductions of gradients */
+    double forward_s;      /* from begin to the first use in backward; waits included. The head
+                              computes loss and gradient at once and counts as backward */
 } zn_zero_stats;
 
 void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out);

@@ -140,6 +140,7 @@ struct zn_zero {
     double *totals;          /* [n_specs * n_sums] */
     float *fill_buffer;      /* [ZN_ZERO_IO_ELEMS] while filling or visiting */
     zn_zero_stats stats;
+    double forward_began; /* zn_sys_now(); 0: not in a forward pass */
 };
 
 #define ZN_ZERO_IO_ELEMS ((int64_t)1 << 18)
@@ -171,6 +172,8 @@ void zn_zero_pool_put(zn_zero_pool *pool, void *ptr);
  *  accumulation) instead of a transient buffer. */
 bool zn_zero_keeps_full_grads(const zn_zero *zero);
 /* gather.c */
+/** Wait for an event and add the time to *seconds, one of the stats. */
+ZINC_MUST_CHECK zinc_status zn_zero_wait(zn_event event, double *seconds);
 ZINC_MUST_CHECK zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass);
 ZINC_MUST_CHECK zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass);
 const void *zn_zero_data(void *ctx, int param);
