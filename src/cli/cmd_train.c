@@ -52,6 +52,10 @@ static const zn_option options[] = {
     VALUE("lr_scheduler_type", "NAME", "linear", "linear, cosine, constant, …"),
     VALUE("warmup_steps", "N", "0", "steps of rising rate"),
     VALUE("warmup_ratio", "X", "0", "the same as a share of all steps"),
+    {.name = "freeze",
+     .kind = ZN_OPTION_LIST,
+     .metavar = "PATTERN",
+     .help = "parameters that are not trained, e.g. 'model.embed_tokens.*' '*norm*'"},
     VALUE("decay_groups", "all|no_bias_norm", "see docs", "which parameters weight decay reaches"),
     VALUE("loss_average", "tokens|micro_batches", "tokens", "what the loss is a mean over"),
     VALUE("seed", "N", "42", "of weights, order and dropout"),
@@ -102,7 +106,7 @@ static const char *const config_names[] = {
 
 /* Storage that zn_train_options points into. */
 typedef struct storage {
-    const char **train_files, **validation_files;
+    const char **train_files, **validation_files, **freeze;
     zn_config_argument arguments[N_CONFIG_NAMES];
 } storage;
 
@@ -195,6 +199,8 @@ static zinc_status read_options(const zn_args *args, storage *store, zn_train_op
     ZN_TRY(read_choices(args, o));
     ZN_TRY(list_of(args, "train_file", &store->train_files, &o->n_train_files));
     ZN_TRY(list_of(args, "validation_file", &store->validation_files, &o->n_validation_files));
+    ZN_TRY(list_of(args, "freeze", &store->freeze, &o->n_freeze));
+    o->freeze = store->freeze;
     ZN_TRY(need(o->n_train_files > 0 ? "" : NULL, "--train_file F"));
     o->train_files = store->train_files;
     o->validation_files = store->validation_files;
@@ -214,6 +220,7 @@ static int run_train(const zn_args *args)
     const int code = status == ZINC_OK ? zn_train(&o) : zn_cli_fail("train", status);
     zn_free(store.train_files);
     zn_free(store.validation_files);
+    zn_free(store.freeze);
     return code;
 }
 

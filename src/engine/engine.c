@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/hash.h"
+#include "engine/freeze.h"
 #include "engine/hyper.h"
 #include "engine/weights.h"
 #include "optim/loss_scale.h"
@@ -18,6 +19,8 @@ struct zn_engine {
     zn_loss_scaler scaler;
     zn_optim_hyper groups[N_GROUPS];
     int64_t n_applied, n_skipped;
+    char *source; /* folder the weights came from; NULL: random_seed */
+    uint64_t random_seed;
     double *loss_sum; /* device scalar of one micro-batch */
 };
 
@@ -81,6 +84,7 @@ zinc_status zn_engine_create(const zn_engine_params *params, zn_engine **out)
     const zn_model_options options = {.activation_checkpointing = params->activation_checkpointing,
                                       .dropout_scale = params->dropout_scale};
     ZN_TRY_GOTO(zn_model_param_list(params->spec, &engine->list));
+    ZN_TRY_GOTO(zn_freeze_parameters(&engine->list, params->freeze, params->n_freeze));
     ZN_TRY_GOTO(create_zero(engine));
     ZN_TRY_GOTO(zn_model_create(params->spec, &options, params->dev, zn_kernels_get(params->dev),
                                 &engine->model));
@@ -101,6 +105,7 @@ void zn_engine_destroy(zn_engine *engine)
     zn_model_destroy(engine->model);
     zn_zero_destroy(engine->zero);
     zn_param_list_fini(&engine->list);
+    zn_free(engine->source);
     zn_free(engine);
 }
 
@@ -117,6 +122,9 @@ const zn_param_list *zn_engine_param_list(const zn_engine *engine)
 zinc_status zn_engine_load(zn_engine *engine, const char *model_dir)
 {
     zn_weight_map *map = NULL;
+    zn_free(engine->source);
+    engine->source = NULL;
+    ZN_TRY(zn_strdup(model_dir, &engine->source));
     ZN_TRY(zn_comm_agree(engine->p.comm,
                          zn_weight_map_open(model_dir, engine->p.spec, &engine->list, &map)));
     const zinc_status status = zn_zero_fill(engine->zero, zn_weight_map_read, map);
@@ -127,6 +135,9 @@ zinc_status zn_engine_load(zn_engine *engine, const char *model_dir)
 zinc_status zn_engine_random(zn_engine *engine, uint64_t seed)
 {
     zn_random_weights random = {.list = &engine->list, .seed = seed};
+    zn_free(engine->source);
+    engine->source = NULL;
+    engine->random_seed = seed;
     return zn_zero_fill(engine->zero, zn_random_weights_read, &random);
 }
 
@@ -261,8 +272,26 @@ static zinc_status plan_files(const zn_engine *engine, const char *dir, zn_dtype
 
 static zinc_status write_part(zn_engine *engine, zn_weights_writer *writer)
 {
-    ZN_TRY(zn_zero_visit(engine->zero, ZN_ZERO_MASTERS, save_range, writer));
-    return zn_weights_writer_flush(writer);
+    zinc_status status;
+    zn_weight_map *map = NULL;
+    zn_random_weights random = {.list = &engine->list, .seed = engine->random_seed};
+    zn_frozen_reader reader = {.list = &engine->list, .visit = save_range, .visit_ctx = writer};
+    const bool frozen =
+        zn_param_list_elems(&engine->list, true) < zn_param_list_elems(&engine->list, false);
+    if (frozen && training_dtype(engine->p.config) != ZN_DTYPE_F32) {
+        ZN_TRY_GOTO(zn_alloc_array(&reader.values, (size_t)ZN_FROZEN_IO_ELEMS,
+                                   sizeof *reader.values, "a parameter range"));
+        if (engine->source)
+            ZN_TRY_GOTO(zn_weight_map_open(engine->source, engine->p.spec, &engine->list, &map));
+        reader.read = map ? zn_weight_map_read : zn_random_weights_read;
+        reader.read_ctx = map ? (void *)map : &random;
+    }
+    ZN_TRY_GOTO(zn_zero_visit(engine->zero, ZN_ZERO_MASTERS, zn_frozen_visit, &reader));
+    status = zn_weights_writer_flush(writer);
+fail:
+    zn_weight_map_destroy(map);
+    zn_free(reader.values);
+    return status;
 }
 
 zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,

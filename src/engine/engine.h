@@ -35,6 +35,8 @@ typedef struct zn_engine_params {
     float dropout_scale; /* 1: as config.json says, 0: none */
     bool share_parameters;
     uint64_t seed;
+    const char *const *freeze; /* globs on names of parameters that are not trained */
+    int n_freeze;
 } zn_engine_params;
 
 /** Build the rank's engine; parameters have no value yet. Errors: E_NOMEM (the message has the
@@ -74,7 +76,8 @@ ZINC_MUST_CHECK zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *ba
                                            double *loss_sum);
 
 /** Write model.safetensors (or shards) into dir from the fp32 masters, rounded to dtype; every rank
- *  writes its own ranges, nothing is gathered. max_shard_bytes 0: one file. */
+ *  writes its own ranges, nothing is gathered. max_shard_bytes 0: one file. Frozen parameters are
+ *  read again where they came from if training holds them rounded. */
 ZINC_MUST_CHECK zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,
                                            int64_t max_shard_bytes);
 

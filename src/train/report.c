@@ -42,6 +42,20 @@ static void formula_for(const zn_train_setup *setup, const zn_param_list *list, 
     zn_zero_formula_bytes(&params, setup->n_ranks, list, out);
 }
 
+static void print_frozen(const zn_param_list *list)
+{
+    int n = 0;
+    const int64_t all = zn_param_list_elems(list, false);
+    const int64_t frozen = all - zn_param_list_elems(list, true);
+    for (int i = 0; i < list->n_specs; i++)
+        n += !list->specs[i].trainable;
+    if (n > 0)
+        fprintf(stderr,
+                "  frozen: %d of %d parameters, %" PRId64 " of %" PRId64
+                " elements (%.1f%%); they take no gradient, master or optimizer state\n",
+                n, list->n_specs, frozen, all, 100 * (double)frozen / (double)all);
+}
+
 void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_device *dev)
 {
     zn_zero_formula f;
@@ -75,6 +89,7 @@ void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_de
             "  %.1f%% of the parameter bytes are sharded; gathered units, unit gradients and "
             "activations come on top\n",
             100 * sharded);
+    print_frozen(list);
 }
 
 /* Model-state bytes of a rank at every stage. */
@@ -101,7 +116,7 @@ static void print_stages(const zn_train_setup *setup, const zn_param_list *list)
 void zn_train_print_plan(const zn_train_setup *setup)
 {
     zn_param_list list = {0};
-    if (zn_model_param_list(&setup->spec, &list) != ZINC_OK) {
+    if (zn_train_param_list(setup, &list) != ZINC_OK) {
         zn_param_list_fini(&list);
         return;
     }
@@ -115,6 +130,7 @@ void zn_train_print_plan(const zn_train_setup *setup)
             setup->micro_batch, setup->accumulation,
             setup->micro_batch * setup->accumulation * setup->n_ranks, setup->max_steps,
             setup->steps_per_epoch, setup->optim->name, setup->hyper.lr);
+    print_frozen(&list);
     print_stages(setup, &list);
     zn_param_list_fini(&list);
 }
@@ -123,7 +139,7 @@ void zn_train_explain_nomem(const zn_train_setup *setup)
 {
     zn_param_list list = {0};
     zn_zero_formula now, best;
-    if (zn_model_param_list(&setup->spec, &list) == ZINC_OK && setup->values) {
+    if (zn_train_param_list(setup, &list) == ZINC_OK && setup->values) {
         formula_for(setup, &list, -1, &now);
         formula_for(setup, &list, 3, &best);
         char a[32], b[32];

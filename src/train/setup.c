@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "ckpt/safetensors.h"
+#include "engine/freeze.h"
 #include "engine/hyper.h"
 #include "train/train_internal.h"
 
@@ -53,6 +54,21 @@ static zinc_status load_spec(zn_train_setup *s)
         ZN_FAIL(ZINC_E_CONFIG, "--block_size %lld is more than the %lld positions of %s",
                 (long long)s->block_size, (long long)most, o->model);
     return ZINC_OK;
+}
+
+zinc_status zn_train_param_list(const zn_train_setup *setup, zn_param_list *out)
+{
+    ZN_TRY(zn_model_param_list(&setup->spec, out));
+    return zn_freeze_parameters(out, setup->o->freeze, setup->o->n_freeze);
+}
+
+/* A pattern that matches nothing is told before anything slow. */
+static zinc_status check_freeze(const zn_train_setup *s)
+{
+    zn_param_list list = {0};
+    const zinc_status status = zn_train_param_list(s, &list);
+    zn_param_list_fini(&list);
+    return status;
 }
 
 /* Where the tokenizer is: --tokenizer, else beside the model's config.json. */
@@ -233,6 +249,7 @@ zinc_status zn_train_setup_open(const zn_train_options *options, int n_ranks, zn
         s.threads = 1;
     ZN_TRY_GOTO(load_config(&s)); /* first: its errors come before anything slow */
     ZN_TRY_GOTO(load_spec(&s));
+    ZN_TRY_GOTO(check_freeze(&s));
     ZN_TRY_GOTO(load_data(&s));
     ZN_TRY_GOTO(resolve_config(&s));
     *out = s;
@@ -312,5 +329,7 @@ zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *
                               .activation_checkpointing = o->gradient_checkpointing,
                               .dropout_scale = 1,
                               .share_parameters = o->share_parameters && !o->device_limit,
-                              .seed = o->seed};
+                              .seed = o->seed,
+                              .freeze = o->freeze,
+                              .n_freeze = o->n_freeze};
 }

@@ -46,6 +46,8 @@ typedef struct zn_train_options {
     bool gradient_checkpointing, share_parameters;
     double dropout; /* NaN: as config.json says */
     zn_loss_average loss_average;
+    const char *const *freeze; /* globs on names of parameters that are not trained */
+    int n_freeze;
     const char *decay_groups; /* "all", "no_bias_norm"; NULL: by where the optimizer comes from */
     const char *save_dtype;   /* NULL: the checkpoint's */
     int64_t max_shard_bytes;  /* 0: one file */

@@ -31,6 +31,9 @@ typedef struct zn_train_setup {
 ZINC_MUST_CHECK zinc_status zn_train_setup_open(const zn_train_options *options, int n_ranks,
                                                 zn_train_setup *out);
 void zn_train_setup_close(zn_train_setup *setup);
+/** The model's parameters, frozen ones marked. Release with zn_param_list_fini, also on an error.
+ */
+ZINC_MUST_CHECK zinc_status zn_train_param_list(const zn_train_setup *setup, zn_param_list *out);
 /** Make the output folder, or refuse one that holds a run. By one rank. */
 ZINC_MUST_CHECK zinc_status zn_train_claim_output(const zn_train_options *options);
 /** Engine parameters of one rank; dev and comm may be NULL (planning). */
