@@ -302,7 +302,8 @@ static zinc_status apply_status(zn_config *config, const zn_key *key, const zn_n
         key->type == ZN_KEY_NAMES ? !is_switched_on(key, node) : zn_slot_is_default(key, slot);
     const bool removed = key->status == ZN_KEY_REMOVED;
     if (key->status == ZN_KEY_ACCEPTED)
-        return node->kind == ZN_NODE_NULL || !key->reason /* said for its block */ || harmless
+        return node->kind == ZN_NODE_NULL || !key->reason /* said for its block */ || harmless ||
+                       (key->flags & ZN_KEY_FULFILLED)
                    ? ZINC_OK
                    : zn_config_add_note(config, "%s:%d: %s has no effect: %s", config->name,
                                         node->line, path, key->reason);

@@ -105,6 +105,11 @@ typedef struct zn_config_values {
         char *output_path, *job_name;
     } tensorboard, csv_monitor;
     struct {
+        bool enabled;
+        int64_t profile_step;
+        char *output_file; /* NULL: stderr */
+    } flops_profiler;
+    struct {
         bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
         int64_t number_checkpoints;
     } activation_checkpointing;

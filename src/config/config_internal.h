@@ -92,6 +92,7 @@ enum {
     ZN_KEY_BOOL_TO_CPU = 32, /* ALIAS: true means device "cpu" */
     ZN_KEY_BELOW_MAX = 64,   /* max is exclusive */
     ZN_KEY_NO_POINT = 128,   /* INT: 10.0 is refused, as DeepSpeed's scheduler does */
+    ZN_KEY_FULFILLED = 256,  /* ACCEPTED: what another value asks for happens anyway; no note */
 };
 
 /* How a value lies in zn_config_values. */

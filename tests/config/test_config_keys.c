@@ -128,20 +128,50 @@ static void blocks_that_deepspeed_dropped_pass_only_when_switched_off(void **sta
 static void a_key_without_effect_is_noted_once_and_a_refused_one_says_why(void **state)
 {
     (void)state;
-    zn_config *config =
-        resolved("{" MB "\"zero_allow_untested_optimizer\":true,\"wandb\":{\"enabled\":true},"
-                 "\"flops_profiler\":{\"enabled\":false},\"comet\":{},"
-                 "\"zero_optimization\":{\"contiguous_gradients\":true}}",
-                 1);
+    zn_config *config = resolved("{" MB "\"disable_allgather\":true,\"wandb\":{\"enabled\":true},"
+                                 "\"flops_profiler\":{\"enabled\":false},\"comet\":{},"
+                                 "\"zero_optimization\":{\"contiguous_gradients\":true}}",
+                                 1);
     assert_int_equal(zn_config_n_notes(config), 2);
-    assert_non_null(
-        strstr(zn_config_note(config, 0), "zero_allow_untested_optimizer has no effect"));
+    assert_non_null(strstr(zn_config_note(config, 0), "disable_allgather has no effect"));
     zn_config_destroy(config);
     refused("{" MB "\"zero_optimization\":{\"zero_quantized_weights\":true}}",
             "zero_optimization.zero_quantized_weights", "not supported: ");
     refused("{" MB "\"tensor_parallel\":{\"autotp_size\":2}}", "tensor_parallel", "not supported");
     config = resolved("{" MB "\"tensor_parallel\":{\"autotp_size\":1}}", 1);
     zn_config_destroy(config);
+}
+
+static void a_key_without_effect_whose_wish_is_fulfilled_anyway_is_no_note(void **state)
+{
+    (void)state;
+    zn_config *config =
+        resolved("{" MB "\"zero_allow_untested_optimizer\":true,\"zero_optimization\":{\"stage\":3,"
+                 "\"stage3_gather_16bit_weights_on_model_save\":true}}",
+                 1);
+    assert_int_equal(zn_config_n_notes(config), 0);
+    zn_config_destroy(config);
+}
+
+static void the_note_of_a_key_without_effect_says_why(void **state)
+{
+    static const char *const cases[][2] = {
+        {"\"prescale_gradients\":true", "the loss carries the division"},
+        {"\"gradient_predivide_factor\":2", "the loss carries the division"},
+        {"\"zero_optimization\":{\"reduce_scatter\":false}", "always reduce-scattered"},
+        {"\"aio\":{\"queue_depth\":32}", "disk offload"},
+        {"\"bf16\":{\"enabled\":true,\"check_grad_overflow\":false}", "always skipped"},
+        {"\"flops_profiler\":{\"module_depth\":2}", "not of modules"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{" MB "%s}", cases[i][0]);
+        zn_config *config = resolved(text, 1);
+        assert_int_equal(zn_config_n_notes(config), 1);
+        assert_non_null(strstr(zn_config_note(config, 0), cases[i][1]));
+        zn_config_destroy(config);
+    }
 }
 
 static void parameters_of_another_optimizer_or_scheduler_are_refused(void **state)
@@ -221,6 +251,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(clipping_that_an_optimizer_parameter_asks_for_is_done),
     cmocka_unit_test(blocks_that_deepspeed_dropped_pass_only_when_switched_off),
     cmocka_unit_test(a_key_without_effect_is_noted_once_and_a_refused_one_says_why),
+    cmocka_unit_test(a_key_without_effect_whose_wish_is_fulfilled_anyway_is_no_note),
+    cmocka_unit_test(the_note_of_a_key_without_effect_says_why),
     cmocka_unit_test(parameters_of_another_optimizer_or_scheduler_are_refused),
     cmocka_unit_test(a_name_is_near_if_few_letters_differ_or_a_part_is_missing),
     cmocka_unit_test(every_allocation_may_fail),
