@@ -31,7 +31,8 @@ zinc_status zn_comm_handle_create(const zn_comm_ops *ops, zn_device *dev, int64_
     if (pthread_mutex_init(&comm->lock, NULL) != 0)
         ZN_FAIL_GOTO(ZINC_E_DEVICE, "the system gave no mutex for a comm");
     comm->has_lock = true;
-    ZN_TRY_GOTO(zn_stream_create(dev, "comm", &comm->stream));
+    ZN_TRY_GOTO(ops->on_caller ? zn_stream_create_inline(dev, "comm", &comm->stream)
+                               : zn_stream_create(dev, "comm", &comm->stream));
     *out = comm;
     return ZINC_OK;
 fail:

@@ -4,7 +4,8 @@
  * A zn_comm is one rank's handle on a group of ranks. Every collective is put on the comm's own
  * stream, runs there in the order of submission (the same on every rank) and is waited for by
  * event. Backends (one file + one row in comm/registry.c): `self` one rank; `thread` ranks are
- * threads of one process that read each other's buffers; `mpi` one process a rank, over Open MPI.
+ * threads of one process that read each other's buffers; `mpi` one process a rank, over Open MPI;
+ * `host` the embedding program moves the bytes, by functions it gives.
  *
  * Promises, of every backend:
  *   - sums are fp32, added in rank order 0, 1, …, whatever the wire type, so results repeat bit for
@@ -32,16 +33,18 @@
 
 #include "base/dtype.h"
 #include "device/device.h"
+#include "zinc/comm.h"
 
 typedef struct zn_comm zn_comm;
 typedef struct zn_thread_world zn_thread_world;
 
 typedef struct zn_comm_params {
-    const char *backend;    /* "self", "thread", "mpi" */
-    int rank, n_ranks;      /* thread: both; self: ignored; mpi: 0, 0 = ask MPI */
-    zn_thread_world *world; /* thread: shared by its ranks */
-    zn_device *dev;         /* borrowed; its account is charged for staging buffers */
-    int64_t timeout_ms;     /* deadline of every wait, > 0 */
+    const char *backend;        /* "self", "thread", "mpi", "host" */
+    int rank, n_ranks;          /* thread: both; self, host: ignored; mpi: 0, 0 = ask MPI */
+    zn_thread_world *world;     /* thread: shared by its ranks */
+    const zinc_comm_host *host; /* host: copied */
+    zn_device *dev;             /* borrowed; its account is charged for staging buffers */
+    int64_t timeout_ms;         /* deadline of every wait, > 0 */
 } zn_comm_params;
 
 /** What the ranks of the `thread` backend share. Made once, before the rank threads start;

@@ -54,6 +54,7 @@ typedef struct zn_comm_call {
 typedef struct zn_comm_ops {
     const char *name;
     bool shares_memory; /* ranks see one another's pointers */
+    bool on_caller;     /* calls run inside submit, on the thread that submits them */
     /** Set comm->state, rank and n_ranks. Collective, on the caller's thread. */
     zinc_status (*open)(zn_comm *comm, const zn_comm_params *params);
     /** Give `child` (rank, n_ranks and parent set) its state. group [child->n_ranks]: the ranks of
@@ -86,6 +87,7 @@ struct zn_comm {
 
 extern const zn_comm_ops zn_comm_self_ops;
 extern const zn_comm_ops zn_comm_thread_ops;
+extern const zn_comm_ops zn_comm_host_ops;
 #ifdef ZINC_HAVE_MPI
 extern const zn_comm_ops zn_comm_mpi_ops;
 #endif

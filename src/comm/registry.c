@@ -9,6 +9,7 @@ static const zn_comm_ops *const backends[] = {
 #ifdef ZINC_HAVE_MPI
     &zn_comm_mpi_ops,
 #endif
+    &zn_comm_host_ops,
 };
 
 zinc_status zn_comm_find_backend(const char *name, const zn_comm_ops **out)

@@ -111,6 +111,9 @@ typedef zinc_status (*zn_work_fn)(void *arg);
 /** Make a stream with a worker thread of its own (communication, copies). `name` is a literal.
  *  Destroying waits for the queue to drain. */
 ZINC_MUST_CHECK zinc_status zn_stream_create(zn_device *dev, const char *name, zn_stream **out);
+/** Make a stream without a thread: work runs inside submit, on the caller's thread. */
+ZINC_MUST_CHECK zinc_status zn_stream_create_inline(zn_device *dev, const char *name,
+                                                    zn_stream **out);
 void zn_stream_destroy(zn_stream *stream);
 
 /** The device's compute stream: on the CPU work runs inside submit, on the caller's thread

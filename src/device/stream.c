@@ -140,6 +140,12 @@ zinc_status zn_stream_create(zn_device *dev, const char *name, zn_stream **out)
     return create_stream(&kind, out);
 }
 
+zinc_status zn_stream_create_inline(zn_device *dev, const char *name, zn_stream **out)
+{
+    const zn_stream kind = {.dev = dev, .name = name, .inline_work = true};
+    return create_stream(&kind, out);
+}
+
 zinc_status zn_stream_create_compute(zn_device *dev, bool inline_work, zn_stream **out)
 {
     const zn_stream kind = {.dev = dev,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(program test_comm_contract test_comm_contract_mpi)
+foreach(program test_comm_contract test_comm_contract_mpi test_comm_host)
   target_sources(${program} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/comm_contract.c)
   target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 endforeach()
