@@ -212,7 +212,9 @@ zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out)
     const zn_zero_step_args args = {.groups = engine->groups,
                                     .t = engine->n_applied + 1,
                                     .loss_scale = engine->scaler.scale,
-                                    .clip = engine->p.config->gradient_clipping};
+                                    .clip = engine->p.config->gradient_clipping,
+                                    .unchecked = engine->p.config->bf16.enabled &&
+                                                 !engine->p.config->bf16.check_grad_overflow};
     ZN_TRY(zn_zero_step(engine->zero, &args, &step));
     if (step.overflow)
         engine->n_skipped++;

@@ -256,11 +256,17 @@ static zinc_status layers(const zn_run *run, zn_pass pass)
     return ZINC_OK;
 }
 
+/* Below the first unit that is trained nobody needs a gradient. */
+static bool backward_reaches(const zn_run *run, int unit)
+{
+    return unit >= run->hooks->first_trainable_unit;
+}
+
 /* Under checkpointing the last layer's set is still there from forward. */
 static zinc_status layers_backward(const zn_run *run)
 {
     const int64_t L = run->spec->L;
-    for (int64_t i = L - 1; i >= 0; i--) {
+    for (int64_t i = L - 1; i >= 0 && backward_reaches(run, (int)(1 + i)); i--) {
         const int unit = (int)(1 + i);
         ZN_TRY(use(run, unit, ZN_PASS_BACKWARD));
         if (run->m->opts.activation_checkpointing && i < L - 1)
@@ -302,7 +308,7 @@ zinc_status zn_model_train(zn_model *model, const zn_model_batch *batch,
     ZN_TRY(end_head(&run, ZN_PASS_BACKWARD));
     ZN_TRY(ready(&run, (int)(1 + run.spec->L)));
     ZN_TRY(layers_backward(&run));
-    return embed_backward(&run);
+    return backward_reaches(&run, 0) ? embed_backward(&run) : ZINC_OK;
 }
 
 zinc_status zn_model_eval(zn_model *model, const zn_model_batch *batch, const zn_param_hooks *hooks,

@@ -67,7 +67,8 @@ typedef enum zn_pass {
 /* What the engine does for the model. All calls of one rank come from one thread. */
 typedef struct zn_param_hooks {
     void *ctx;
-    zn_dtype param_dtype; /* element type of data(): F32, BF16 or F16 */
+    zn_dtype param_dtype;     /* element type of data(): F32, BF16 or F16 */
+    int first_trainable_unit; /* units before it are frozen whole: backward may end there */
 
     /** Make the unit's parameters readable. Nests: counted per unit. Collective under stage 3. */
     zinc_status (*before_use)(void *ctx, int unit, zn_pass pass);

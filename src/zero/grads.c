@@ -5,7 +5,10 @@
  *
  * An fp32 wire needs no staging: peers read unit_grad itself. Where a full accumulator is kept
  * (stage 0; stage 1 with accumulation) unit_grad is that accumulator, micro-batches add up in it,
- * and it is reduced in place at the boundary only. */
+ * and it is reduced in place at the boundary only. An accumulator of 16 bits (grad_accum_dtype) is
+ * widened into unit_grad, the micro-batch is added in fp32, and the sum is rounded once: back into
+ * the accumulator, or at the boundary to the wire. So stage 0 equals stage 1, and without
+ * accumulation it equals 2 and 3. */
 #include "zero/zero_internal.h"
 
 static zinc_status touch_region(zn_zero *zero, zn_zero_region *region)
@@ -15,8 +18,13 @@ static zinc_status touch_region(zn_zero *zero, zn_zero_region *region)
     const size_t n_bytes = (size_t)region->padded_elems * sizeof(float);
     if (!region->unit_grad)
         ZN_TRY(zn_zero_pool_get(zero, &zero->grad_pool, n_bytes, &region->unit_grad));
-    ZN_TRY(
-        zero->p.kernels->zero(zn_device_compute(zero->p.dev), region->unit_grad, (int64_t)n_bytes));
+    if (zn_zero_keeps_full_grads(zero) && !zn_zero_adds_in_place(zero) && zero->micro_batches > 0)
+        ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), region->unit_grad,
+                                        ZN_DTYPE_F32, region->grad.base, region->grad.dtype, 1.0f,
+                                        region->padded_elems));
+    else
+        ZN_TRY(zero->p.kernels->zero(zn_device_compute(zero->p.dev), region->unit_grad,
+                                     (int64_t)n_bytes));
     region->unit_grad_touched = true;
     return ZINC_OK;
 }
@@ -103,7 +111,7 @@ static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t 
 /* The transient buffer goes back at once if the wire has its own copy, else after the reduction. */
 static zinc_status return_buffer(zn_zero *zero, zn_zero_region *region)
 {
-    if (zn_zero_keeps_full_grads(zero))
+    if (zn_zero_adds_in_place(zero))
         return ZINC_OK;
     float *buffer = region->unit_grad;
     region->unit_grad = NULL;
@@ -130,6 +138,20 @@ static zinc_status reduce_region(zn_zero *zero, zn_zero_region *region)
     return return_buffer(zero, region);
 }
 
+/* Between boundaries: the sum so far back into a 16-bit accumulator. */
+static zinc_status store_sum(zn_zero *zero, zn_zero_region *region)
+{
+    if (zn_zero_adds_in_place(zero))
+        return ZINC_OK;
+    ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), region->grad.base,
+                                    region->grad.dtype, region->unit_grad, ZN_DTYPE_F32, 1.0f,
+                                    region->padded_elems));
+    zn_zero_pool_put(&zero->grad_pool, region->unit_grad);
+    region->unit_grad = NULL;
+    region->unit_grad_touched = false;
+    return ZINC_OK;
+}
+
 zinc_status zn_zero_grads_ready(void *ctx, int unit)
 {
     zn_zero *zero = ctx;
@@ -145,8 +167,8 @@ zinc_status zn_zero_grads_ready(void *ctx, int unit)
         if (!region->trainable)
             continue;
         ZN_TRY(touch_region(zero, region)); /* no gradient at all counts as zero */
-        if (!zn_zero_keeps_full_grads(zero) || zero->boundary)
-            ZN_TRY(reduce_region(zero, region));
+        ZN_TRY(!zn_zero_keeps_full_grads(zero) || zero->boundary ? reduce_region(zero, region)
+                                                                 : store_sum(zero, region));
     }
     return ZINC_OK;
 }

@@ -22,6 +22,15 @@ static zinc_status copy_list(zn_zero *zero, const zn_param_list *list, const int
     return ZINC_OK;
 }
 
+static int first_trainable_unit(const zn_param_list *list)
+{
+    int first = list->n_units;
+    for (int i = 0; i < list->n_specs; i++)
+        if (list->specs[i].trainable && list->specs[i].unit < first)
+            first = list->specs[i].unit;
+    return first;
+}
+
 static zinc_status check_params(const zn_zero_params *p)
 {
     if (p->stage < 0 || p->stage > 3)
@@ -53,6 +62,7 @@ zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *li
                                    .grad = zn_zero_grad,
                                    .grads_ready = zn_zero_grads_ready};
     ZN_TRY_GOTO(copy_list(zero, list, group_of_param));
+    zero->hooks.first_trainable_unit = first_trainable_unit(list);
     ZN_TRY_GOTO(zn_zero_layout(zero));
     ZN_TRY_GOTO(zn_comm_agree(params->comm, zn_zero_store_alloc(zero)));
     *out = zero;
@@ -282,7 +292,7 @@ static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
 /* DeepSpeed's coefficient: 1 / max(1, (norm + 1e-6) / clip). */
 static double clip_coefficient(double norm, double clip)
 {
-    const double excess = clip > 0 ? (norm + 1e-6) / clip : 0;
+    const double excess = clip > 0 && isfinite(norm) ? (norm + 1e-6) / clip : 0;
     return excess > 1 ? 1 / excess : 1;
 }
 
@@ -311,7 +321,7 @@ zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args, zn_zero_s
     for (int64_t i = 0; i < zero->n_chunks * zero->n_ranks; i++)
         total += zero->partials[i];
     zn_zero_step_result result = {.grad_norm = sqrt(total) / args->loss_scale,
-                                  .overflow = !isfinite(total),
+                                  .overflow = !isfinite(total) && !args->unchecked,
                                   .bad_param = -1,
                                   .bad_rank = -1};
     result.clip_coef = result.overflow ? 0 : clip_coefficient(result.grad_norm, args->clip);

@@ -27,6 +27,11 @@ bool zn_zero_keeps_full_grads(const zn_zero *zero)
     return zero->p.stage == 0 || (zero->p.stage == 1 && zero->p.gradient_accumulation_steps > 1);
 }
 
+bool zn_zero_adds_in_place(const zn_zero *zero)
+{
+    return zn_zero_keeps_full_grads(zero) && zero->p.grad_accum_dtype == ZN_DTYPE_F32;
+}
+
 static zn_zero_view full_view(const zn_zero_region *region, void *base, zn_dtype dtype)
 {
     return (zn_zero_view){base, dtype, region->chunk_elems, region->slice_elems};
@@ -150,14 +155,9 @@ static zinc_status alloc_optimizer(zn_zero *zero)
 static zinc_status alloc_grads(zn_zero *zero)
 {
     const bool full = zn_zero_keeps_full_grads(zero);
-    if (full && zero->p.grad_accum_dtype != ZN_DTYPE_F32)
-        ZN_FAIL(ZINC_E_UNSUPPORTED,
-                "data_types.grad_accum_dtype %s: stage %d sums micro-batches in fp32 here; leave "
-                "the key out, or use stage 2 or 3",
-                zn_dtype_name(zero->p.grad_accum_dtype), zero->p.stage);
     ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, full, zero->p.grad_accum_dtype, "gradients",
                           &zero->grad_slab, offsetof(zn_zero_region, grad)));
-    for (int r = 0; full && r < zero->n_regions; r++)
+    for (int r = 0; zn_zero_adds_in_place(zero) && r < zero->n_regions; r++)
         zero->regions[r].unit_grad = zero->regions[r].grad.base;
     if (zero->p.wire_dtype == ZN_DTYPE_F32)
         return ZINC_OK;

@@ -46,7 +46,7 @@ typedef struct zn_zero_region {
     int64_t chunks_issued;  /* of `gathered`: chunks whose gather has been submitted */
     int64_t prefetched;     /* elements issued ahead and not yet used */
     zn_event gather_event;  /* of the last one submitted */
-    float *unit_grad;       /* full fp32 gradient of this micro-batch (or the accumulator) */
+    float *unit_grad;       /* full fp32 gradient of this micro-batch, or of the window so far */
     bool unit_grad_touched; /* the model asked for it in this window */
 } zn_zero_region;
 
@@ -171,6 +171,9 @@ void zn_zero_pool_put(zn_zero_pool *pool, void *ptr);
 /** Whether unit gradients live in a full accumulator over the whole window (stage 0; stage 1 with
  *  accumulation) instead of a transient buffer. */
 bool zn_zero_keeps_full_grads(const zn_zero *zero);
+/** Whether that accumulator is fp32, so that the model adds into it. A 16-bit one is widened into a
+ *  transient buffer at a unit's first gradient and rounded back once when the unit is ready. */
+bool zn_zero_adds_in_place(const zn_zero *zero);
 /* gather.c */
 /** Wait for an event and add the time to *seconds, one of the stats. */
 ZINC_MUST_CHECK zinc_status zn_zero_wait(zn_event event, double *seconds);

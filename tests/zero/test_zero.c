@@ -46,6 +46,58 @@ static void with_accumulation_stage_0_equals_1_and_2_equals_3(void **state)
     }
 }
 
+/* Small numbers vanish in a 16-bit sum, so another accumulator must be another result. */
+static void a_16_bit_accumulator_keeps_stage_0_equal_to_1_and_2_to_3(void **state)
+{
+    (void)state;
+    static const zn_dtype accumulators[] = {ZN_DTYPE_BF16, ZN_DTYPE_F16};
+    static const zn_dtype wires[] = {ZN_DTYPE_F32, ZN_DTYPE_BF16, ZN_DTYPE_F16};
+    for (int i = 0; i < 12; i++) {
+        const int accumulation = i < 6 ? 1 : 4;
+        toy_job wide = reference(3, i % 2 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32, accumulation, 0);
+        wide.p.wire_dtype = wires[i / 2 % 3];
+        toy_run(&wide);
+        toy_job jobs[4];
+        for (int stage = 0; stage <= 3; stage++) {
+            jobs[stage] = reference(3, wide.p.param_dtype, accumulation, stage);
+            jobs[stage].p.wire_dtype = wide.p.wire_dtype;
+            jobs[stage].p.grad_accum_dtype = accumulators[i / 3 % 2];
+            jobs[stage].p.overlap_comm = i % 2;
+            toy_run(&jobs[stage]);
+        }
+        assert_same_bits(&jobs[0], &jobs[1]);
+        assert_same_bits(&jobs[2], &jobs[3]);
+        if (accumulation == 1)
+            assert_same_bits(&jobs[0], &jobs[3]);
+        assert_true(jobs[0].norms[0] != wide.norms[0]);
+        assert_true(fabs(jobs[0].norms[0] / wide.norms[0] - 1) < 0.02);
+        for (int stage = 0; stage <= 3; stage++)
+            toy_free(&jobs[stage]);
+        toy_free(&wide);
+    }
+}
+
+static void gradients_travel_in_the_wire_type_in_every_stage_and_precision(void **state)
+{
+    (void)state;
+    static const zn_dtype types[] = {ZN_DTYPE_F32, ZN_DTYPE_BF16, ZN_DTYPE_F16};
+    for (int i = 0; i < 36; i++) {
+        const zn_dtype wire = types[i % 3], dtype = types[i / 3 % 3];
+        toy_job job = reference(2, dtype, 1, i / 9);
+        job.p.wire_dtype = wire;
+        toy_run(&job);
+        assert_int_equal(job.comm.reduce_scatter_elems, job.stats.trainable_padded / 2);
+        assert_int_equal(job.comm.reduce_scatter_bytes,
+                         job.comm.reduce_scatter_elems * (int64_t)zn_dtype_size(wire));
+        if (i / 9 > 0) /* what stage 0 gathers is the sum, in grad_accum_dtype */
+            assert_int_equal(job.comm.all_gather_bytes,
+                             job.comm.all_gather_elems * (int64_t)zn_dtype_size(dtype));
+        else
+            assert_int_equal(job.comm.all_gather_bytes, 4 * job.comm.all_gather_elems);
+        toy_free(&job);
+    }
+}
+
 static void buckets_overlap_prefetch_and_sharing_change_no_bit(void **state)
 {
     (void)state;
@@ -116,6 +168,24 @@ static void a_non_finite_gradient_changes_nothing_and_is_named(void **state)
                             (size_t)before.n_elems * sizeof(float));
         toy_free(&before);
         toy_free(&after);
+    }
+}
+
+static void an_unchecked_step_applies_what_is_not_finite_and_spoils_nothing_else(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_job job = reference(2, ZN_DTYPE_BF16, 1, stage);
+        job.unchecked = true;
+        job.steps = job.poison_step = 1;
+        toy_run(&job);
+        assert_false(job.overflow[0]);
+        assert_true(isinf(job.norms[0]));
+        int64_t broken = 0;
+        for (int64_t i = 0; i < job.n_elems; i++)
+            broken += !isfinite(job.masters[i]);
+        assert_int_equal(broken, 1);
+        toy_free(&job);
     }
 }
 
@@ -303,10 +373,13 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(restored_state_is_exact_anywhere_and_goes_on_bit_for_bit),
     cmocka_unit_test(stages_give_the_same_bits_at_every_world_size_and_precision),
     cmocka_unit_test(with_accumulation_stage_0_equals_1_and_2_equals_3),
+    cmocka_unit_test(a_16_bit_accumulator_keeps_stage_0_equal_to_1_and_2_to_3),
+    cmocka_unit_test(gradients_travel_in_the_wire_type_in_every_stage_and_precision),
     cmocka_unit_test(buckets_overlap_prefetch_and_sharing_change_no_bit),
     cmocka_unit_test(evaluation_between_micro_batches_changes_no_bit),
     cmocka_unit_test(optimizers_give_the_same_bits_sharded_and_whole),
     cmocka_unit_test(a_non_finite_gradient_changes_nothing_and_is_named),
+    cmocka_unit_test(an_unchecked_step_applies_what_is_not_finite_and_spoils_nothing_else),
     cmocka_unit_test(a_step_sends_2_psi_in_stages_0_to_2_and_3_psi_in_stage_3),
     cmocka_unit_test(small_parameters_stay_and_are_gathered_once_a_step),
     cmocka_unit_test(live_parameters_stay_inside_max_live_or_one_unit),

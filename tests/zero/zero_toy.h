@@ -28,7 +28,7 @@ typedef struct toy_job {
         *from; /* start from its results instead of toy_read; its settings differ */
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
-    bool eval_between, untied;
+    bool eval_between, untied, unchecked;
     int poison_step; /* from 1: rank 0 puts an infinity into the gradient of "layer.1.w"; 0: never
                       */
     /* results, the same layout whatever the sharding */
@@ -194,9 +194,13 @@ static inline zinc_status toy_grads_ready(void *ctx, int unit)
 
 static inline zn_param_hooks toy_hooks(toy_watch *watch)
 {
-    return (zn_param_hooks){
-        watch,    watch->inner.param_dtype, toy_before_use, toy_after_use, toy_data,
-        toy_grad, toy_grads_ready};
+    return (zn_param_hooks){.ctx = watch,
+                            .param_dtype = watch->inner.param_dtype,
+                            .before_use = toy_before_use,
+                            .after_use = toy_after_use,
+                            .data = toy_data,
+                            .grad = toy_grad,
+                            .grads_ready = toy_grads_ready};
 }
 
 typedef struct toy_saved {
@@ -251,8 +255,11 @@ static inline zinc_status toy_step(toy_rank *r, zn_zero *zero, zn_comm *comm,
             ZN_TRY(toy_unit(h, list, 2 - u, ZN_PASS_EVAL, 0, 0));
     }
     zn_zero_step_result result;
-    const zn_zero_step_args args = {
-        .groups = &hyper, .t = step + 1, .loss_scale = job->loss_scale, .clip = job->clip};
+    const zn_zero_step_args args = {.groups = &hyper,
+                                    .t = step + 1,
+                                    .loss_scale = job->loss_scale,
+                                    .clip = job->clip,
+                                    .unchecked = job->unchecked};
     ZN_TRY(zn_zero_step(zero, &args, &result));
     if (r->rank == 0) {
         job->norms[step] = result.grad_norm;
