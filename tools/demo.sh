@@ -5,13 +5,13 @@
 # ZeRO-3 and bf16, and shows what it learned. Passes only if the model beats word frequencies by a
 # quarter on chapters that it never saw, and its sample consists of words of the book.
 # A second run keeps text and tokenizer and writes to a new folder.
-#   DEMO_STEPS=N     optimizer steps (default 500)
+#   DEMO_STEPS=N     optimizer steps (default 800)
 #   DEMO_FOLDER=DIR  where everything goes (default demo/)
 set -euo pipefail
 export PATH
 cd "$(dirname "$0")/.."
 folder=${DEMO_FOLDER:-demo}
-steps=${DEMO_STEPS:-500}
+steps=${DEMO_STEPS:-800}
 vocabulary=1024
 zinc=build/release/zinc
 began=$SECONDS
@@ -86,8 +86,8 @@ phase 4 "loss on chapters it never saw" "10 s"
 "$zinc" eval --model "$run" --data "$folder/valid.bin" --json >"$run/eval.json"
 
 phase 5 "a sample, and what it all means" "10 s"
-"$zinc" generate --model "$run" --prompt "And the king said unto" --max_new_tokens 160 \
-    --temperature 0.7 --seed 1 --json >"$run/sample.json"
+"$zinc" generate --model "$run" --prompt "And it came to pass" --max_new_tokens 100 \
+    --temperature 0.6 --top_p 0.9 --seed 1 --json >"$run/sample.json"
 verdict=0
 python3 tools/demo_report.py "$folder" "$run" || verdict=1
 echo
@@ -99,6 +99,6 @@ everything is in $run: the model (a Hugging Face folder), metrics.jsonl, eval.js
 $((SECONDS - began)) s in all. To paste next:
   $zinc generate --model $run --prompt "In the beginning" --max_new_tokens 100 --temperature 0.7
   $zinc config check $folder/ds_config.json --world_size 2
-  DEMO_STEPS=2000 make demo
+  DEMO_STEPS=3000 make demo
 END
 [ "$verdict" = 0 ] || give_up "it did not pass, see above"

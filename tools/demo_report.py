@@ -17,6 +17,7 @@ import sys
 
 LOSS_SHARE = 0.75
 WORD_SHARE = 0.80
+PROMPT = "And it came to pass"  # as in demo.sh
 
 
 def read_tokens(path):
@@ -72,7 +73,7 @@ def main():
     said = words(sample)[:-1]  # the last word may be cut
     share = sum(word in known for word in said) / max(1, len(said))
 
-    print("And the king said unto" + sample + "\n")
+    print(PROMPT + sample + "\n")
     draw(losses)
     good_loss, good_words = loss < LOSS_SHARE * entropy, share >= WORD_SHARE
     print(f"\nheld-out loss {loss:.3f} nats a token; word frequencies alone give {entropy:.3f}: "
