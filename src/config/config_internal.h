@@ -237,7 +237,7 @@ void zn_config_store(const zn_slot *slots, zn_config_values *values);
 
 /** Resolve the batch triad in config->resolved; errors are collected. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_resolve_batch(zn_config *config, int64_t world_size,
-                                    int64_t default_micro_batch);
+                                                    int64_t default_micro_batch);
 /** Rules that span keys, after every value is known; errors are collected. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_check_rules(zn_config *config);
 

@@ -75,7 +75,7 @@ static int mpi_env(const char *const names[], int n)
     for (int i = 0; i < n; i++) {
         const char *text = getenv(names[i]);
         if (text)
-            return atoi(text);
+            return (int)strtol(text, NULL, 10);
     }
     return -1;
 }
