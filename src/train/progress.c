@@ -193,6 +193,9 @@ static zinc_status write_plain(zn_progress *p)
 {
     const zn_metrics_row *row = &p->last;
     parts line = {0};
+    if (p->drawn)
+        ZN_TRY(zn_buf_puts(&p->text, "\r\033[K"));
+    p->drawn = false;
     snprintf(next_part(&line), PART_BYTES, "step %lld/%lld", (long long)row->step,
              (long long)p->params.total);
     if (row->overflow)
@@ -217,6 +220,11 @@ static zinc_status write_plain(zn_progress *p)
 
 /* ---- events ---- */
 
+static bool is_due(int64_t every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
 zinc_status zn_progress_step(zn_progress *progress, const zn_metrics_row *row)
 {
     zn_progress *p = progress;
@@ -233,10 +241,13 @@ zinc_status zn_progress_step(zn_progress *progress, const zn_metrics_row *row)
         p->loss_sum += row->loss;
         p->n_losses++;
     }
-    if (p->params.terminal)
-        return is_last || p->undrawn_ms >= REDRAW_MS ? draw(p) : ZINC_OK;
-    const bool is_due = p->params.log_every > 0 && row->step % p->params.log_every == 0;
-    return is_last || is_due ? write_plain(p) : ZINC_OK;
+    const bool prints = is_due(p->params.print_every, row->step);
+    if (p->params.terminal) {
+        if (prints)
+            ZN_TRY(write_plain(p));
+        return is_last || prints || p->undrawn_ms >= REDRAW_MS ? draw(p) : ZINC_OK;
+    }
+    return is_last || prints || is_due(p->params.log_every, row->step) ? write_plain(p) : ZINC_OK;
 }
 
 zinc_status zn_progress_note(zn_progress *progress, const char *text)

@@ -4,7 +4,8 @@
  * On a terminal one line is drawn over and over (at most ten times a second of training):
  *    45% ███████░░░░░░░░░ 450/1000  loss 2.3451  12.3k tok/s  63% of peak  1.2 GiB  eta 3:25
  * and what does not fit its width is left out from the right. Elsewhere a plain line comes every
- * logging_steps, whose loss is the mean since the line before. No clock is read: time is the sum
+ * logging_steps, whose loss is the mean since the line before; every steps_per_print, on a terminal
+ * too. No clock is read: time is the sum
  * of the rows' step_ms, so evaluation and saving do not count into the estimate.
  * One rank, one thread. Layer: train (may use base). */
 #ifndef ZN_TRAIN_PROGRESS_H
@@ -15,10 +16,11 @@
 #include "train/metrics.h"
 
 typedef struct zn_progress_params {
-    bool terminal;     /* redraw one line instead of writing plain ones */
-    int width;         /* columns of the terminal; 0: 80 */
-    int64_t total;     /* steps at the end of the run */
-    int64_t log_every; /* plain lines: every so many steps, and the last; 0: only the last */
+    bool terminal;       /* redraw one line instead of writing plain ones */
+    int width;           /* columns of the terminal; 0: 80 */
+    int64_t total;       /* steps at the end of the run */
+    int64_t log_every;   /* plain lines: every so many steps, and the last; 0: only the last */
+    int64_t print_every; /* steps_per_print: plain lines on a terminal too; 0: none */
     /* For the share of this machine's peak: floating-point operations of one token, forward and
      * backward, and operations per second of all ranks' fused multiply-adds. 0: not shown. */
     double flops_per_token, peak_flops;

@@ -7,7 +7,7 @@
 #include "base/sys.h"
 #include "train/train_internal.h"
 
-static void print_bytes(char *out, size_t n, double bytes)
+void zn_train_format_bytes(char *out, size_t n, double bytes)
 {
     static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
     int u = 0;
@@ -21,8 +21,8 @@ static void print_bytes(char *out, size_t n, double bytes)
 static void print_row(const char *name, double measured, double formula)
 {
     char a[32], b[32];
-    print_bytes(a, sizeof a, measured);
-    print_bytes(b, sizeof b, formula);
+    zn_train_format_bytes(a, sizeof a, measured);
+    zn_train_format_bytes(b, sizeof b, formula);
     fprintf(stderr, "  %-18s %12s %14s\n", name, a, formula < 0 ? "-" : b);
 }
 
@@ -102,11 +102,11 @@ static void print_stages(const zn_train_setup *setup, const zn_param_list *list)
         zn_zero_formula f;
         char cells[5][32];
         formula_for(setup, list, stage, &f);
-        print_bytes(cells[0], sizeof cells[0], f.parameters);
-        print_bytes(cells[1], sizeof cells[1], f.gradients);
-        print_bytes(cells[2], sizeof cells[2], f.masters);
-        print_bytes(cells[3], sizeof cells[3], f.optimizer_state);
-        print_bytes(cells[4], sizeof cells[4], total(&f));
+        zn_train_format_bytes(cells[0], sizeof cells[0], f.parameters);
+        zn_train_format_bytes(cells[1], sizeof cells[1], f.gradients);
+        zn_train_format_bytes(cells[2], sizeof cells[2], f.masters);
+        zn_train_format_bytes(cells[3], sizeof cells[3], f.optimizer_state);
+        zn_train_format_bytes(cells[4], sizeof cells[4], total(&f));
         fprintf(stderr, "  %d%-6s %12s %12s %12s %12s %12s\n", stage,
                 stage == setup->values->zero.stage ? " <-" : "", cells[0], cells[1], cells[2],
                 cells[3], cells[4]);
@@ -143,8 +143,8 @@ void zn_train_explain_nomem(const zn_train_setup *setup)
         formula_for(setup, &list, -1, &now);
         formula_for(setup, &list, 3, &best);
         char a[32], b[32];
-        print_bytes(a, sizeof a, total(&now));
-        print_bytes(b, sizeof b, total(&best));
+        zn_train_format_bytes(a, sizeof a, total(&now));
+        zn_train_format_bytes(b, sizeof b, total(&best));
         fprintf(stderr,
                 "what would help: model states take %s a rank at stage %d and %s at stage 3 "
                 "(\"zero_optimization\": {\"stage\": 3}); activations shrink with a smaller "

@@ -57,6 +57,9 @@ ZINC_MUST_CHECK zinc_status zn_train_print_row(const zn_metrics_row *row);
 /** Say on stderr what would fit instead. */
 void zn_train_explain_nomem(const zn_train_setup *setup);
 
+/** "512 B", "1.5 MB": powers of 1000, as the tables print them. */
+void zn_train_format_bytes(char *out, size_t n, double bytes);
+
 /* stop.c */
 void zn_train_catch_signals(void);
 /** The first SIGINT or SIGTERM that has arrived, or 0. */
