@@ -141,6 +141,11 @@ zinc_status zn_engine_random(zn_engine *engine, uint64_t seed)
     return zn_zero_fill(engine->zero, zn_random_weights_read, &random);
 }
 
+static uint64_t dropout_seed(const zn_engine *engine, int64_t step)
+{
+    return zn_hash_fold(engine->p.seed, (uint64_t)step);
+}
+
 static zn_model_batch model_batch(const zn_batch *batch)
 {
     return (zn_model_batch){.B = batch->B,
@@ -163,8 +168,7 @@ zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, doub
                                   bool boundary, double *loss_sum)
 {
     zn_model_batch mb = model_batch(batch);
-    mb.dropout_seed =
-        zn_hash_fold(engine->p.seed, (uint64_t)(engine->n_applied + engine->n_skipped));
+    mb.dropout_seed = dropout_seed(engine, engine->n_applied + engine->n_skipped);
     *engine->loss_sum = 0;
     ZN_TRY(zn_zero_begin(engine->zero, boundary));
     ZN_TRY(zn_model_train(engine->model, &mb, zn_zero_hooks(engine->zero),
@@ -196,15 +200,6 @@ static void set_hyper(zn_engine *engine)
     }
 }
 
-static zinc_status update_scale(zn_engine *engine, const zn_engine_step_result *result)
-{
-    const zinc_status status = zn_loss_scaler_update(&engine->scaler, result->overflow);
-    if (status != ZINC_OK && result->bad_param)
-        zn_error_prefix("the gradient of %s is not finite (slice of rank %d): ", result->bad_param,
-                        result->bad_rank);
-    return status;
-}
-
 zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out)
 {
     zn_zero_step_result step;
@@ -231,7 +226,28 @@ zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out)
         .n_applied = engine->n_applied,
         .n_skipped = engine->n_skipped};
     *out = result;
-    return update_scale(engine, &result);
+    return zn_loss_scaler_update(&engine->scaler, step.overflow);
+}
+
+zinc_status zn_engine_find_bad(zn_engine *engine, const zn_batch *batches, const double *weights,
+                               int64_t n, double loss_scale, zn_bad_value *out)
+{
+    zn_zero_params zero;
+    zn_engine_zero_params(&engine->p, &zero);
+    const zn_diagnosis diagnosis = {
+        .dev = engine->p.dev,
+        .comm = engine->p.comm,
+        .zero = engine->zero,
+        .model = engine->model,
+        .list = &engine->list,
+        .param_dtype = zero.param_dtype,
+        .wire_dtype = zero.wire_dtype,
+        .batches = batches,
+        .weights = weights,
+        .n = n,
+        .loss_scale = loss_scale,
+        .dropout_seed = dropout_seed(engine, engine->n_applied + engine->n_skipped - 1)};
+    return zn_diagnose(&diagnosis, out);
 }
 
 zinc_status zn_engine_skip(zn_engine *engine, zn_engine_step_result *out)

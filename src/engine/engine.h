@@ -16,6 +16,7 @@
 #include "config/config.h"
 #include "data/dataset.h"
 #include "device/device.h"
+#include "engine/diagnose.h"
 #include "model/model.h"
 #include "optim/lr_schedule.h"
 #include "zero/zero.h"
@@ -66,8 +67,13 @@ typedef struct zn_engine_step_result {
 } zn_engine_step_result;
 
 /** The optimizer step after a boundary. On overflow nothing changes but the loss scale. Errors:
- *  E_ABORTED when the loss scale cannot be lowered any more (names the parameter). */
+ *  E_ABORTED when the loss scale cannot be lowered any more; *out is set then too. */
 ZINC_MUST_CHECK zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out);
+/** Where the overflow of the step before came from: run its n micro-batches again and look. weights
+ *  and loss_scale as they were; parameters stay as they are. */
+ZINC_MUST_CHECK zinc_status zn_engine_find_bad(zn_engine *engine, const zn_batch *batches,
+                                               const double *weights, int64_t n, double loss_scale,
+                                               zn_bad_value *out);
 /** Close an accumulation window that had no target: counted as skipped, the scale is untouched. */
 ZINC_MUST_CHECK zinc_status zn_engine_skip(zn_engine *engine, zn_engine_step_result *out);
 

@@ -311,6 +311,16 @@ zinc_status zn_model_train(zn_model *model, const zn_model_batch *batch,
     return backward_reaches(&run, 0) ? embed_backward(&run) : ZINC_OK;
 }
 
+int zn_model_first_bad_unit(const zn_model *model, const zn_model_batch *batch)
+{
+    const int64_t n = batch->B * batch->T * model->spec.C;
+    for (int64_t i = 0; i <= model->spec.L; i++)
+        for (int64_t j = 0; j < n; j++)
+            if (!isfinite(model->acts.x[i][j]))
+                return (int)i; /* x[i] is what unit i made: the embedding, then the layers */
+    return -1;
+}
+
 zinc_status zn_model_eval(zn_model *model, const zn_model_batch *batch, const zn_param_hooks *hooks,
                           double *loss_sum, float *logits)
 {

@@ -130,6 +130,10 @@ ZINC_MUST_CHECK zinc_status zn_model_train(zn_model *model, const zn_model_batch
                                            const zn_param_hooks *hooks, float grad_scale,
                                            double *loss_sum);
 
+/** After zn_model_train of `batch`: the first unit whose output holds a number that is not finite,
+ * or -1. Reads what forward kept. */
+int zn_model_first_bad_unit(const zn_model *model, const zn_model_batch *batch);
+
 /** Forward only: adds the sum of the token losses to *loss_sum; logits [B,T,V] are written where
  *  not NULL (host pointer on the CPU device). */
 ZINC_MUST_CHECK zinc_status zn_model_eval(zn_model *model, const zn_model_batch *batch,

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "train/metrics.h"
+#include "train/overflow.h"
 #include "train/observer.h"
 #include "train/progress.h"
 #include "train/run_json.h"
@@ -26,7 +27,9 @@ typedef struct rank_run {
     zn_device *dev;
     zn_comm *comm;
     zn_engine *engine;
-    zn_batch *batches;     /* [accumulation] */
+    zn_batch *batches; /* [accumulation] */
+    double *weights;   /* [accumulation] of a token's loss */
+    bool overflow_told;
     int64_t *rows;         /* [micro_batch] scratch */
     double *gathered;      /* [4 * n_ranks] scratch of the exchanges */
     zn_metrics *metrics;   /* rank 0 */
@@ -97,7 +100,27 @@ static double token_weight(const rank_run *run, const zn_batch *batch, const ste
                : 1 / ((double)batch->n_targets * (double)run->s->accumulation * run->n_ranks);
 }
 
-static zinc_status run_step(rank_run *run, const step_totals *totals, double *loss,
+/* The optimizer step. The first overflow of a run is explained, and the one that ends it. */
+static zinc_status step_or_explain(rank_run *run, int64_t step, zn_engine_step_result *result)
+{
+    char text[640];
+    zn_error error;
+    zinc_status status = zn_engine_step(run->engine, result);
+    if (!result->overflow || (status == ZINC_OK && run->overflow_told))
+        return status;
+    zn_error_save(&error, status);
+    const zn_train_overflow overflow = {
+        .step = step, .batches = run->batches, .weights = run->weights, .result = result};
+    ZN_TRY(zn_train_explain_overflow(run->s, run->engine, &overflow, text, sizeof text));
+    run->overflow_told = true;
+    if (error.status == ZINC_OK)
+        return run->rank == 0 ? note(run, "first overflow of the run: %s", text) : ZINC_OK;
+    status = zn_error_restore(&error);
+    zn_error_prefix("%s; ", text);
+    return status;
+}
+
+static zinc_status run_step(rank_run *run, int64_t step, const step_totals *totals, double *loss,
                             zn_engine_step_result *result)
 {
     const zn_train_setup *s = run->s;
@@ -106,14 +129,14 @@ static zinc_status run_step(rank_run *run, const step_totals *totals, double *lo
         return zn_engine_skip(run->engine, result);
     for (int64_t m = 0; m < s->accumulation; m++) {
         double sum = 0;
-        const double weight = token_weight(run, &run->batches[m], totals);
+        const double weight = run->weights[m] = token_weight(run, &run->batches[m], totals);
         zn_observer_count(run->observer, &run->batches[m]);
         ZN_TRY(zn_engine_micro_batch(run->engine, &run->batches[m], weight,
                                      m == s->accumulation - 1, &sum));
         *loss += sum * weight;
     }
     zn_observer_lap(run->observer, ZN_PHASE_COMPUTE);
-    ZN_TRY(zn_engine_step(run->engine, result));
+    ZN_TRY(step_or_explain(run, step, result));
     return sum_over_ranks(run, loss, 1, "loss");
 }
 
@@ -177,6 +200,18 @@ static zinc_status save_step(rank_run *run, int64_t step)
     return status;
 }
 
+/* Training cannot go on, but nothing is broken: the weights are those of the last good step. */
+static zinc_status save_last_good(rank_run *run, int64_t step, zinc_status status)
+{
+    zn_error error;
+    zn_error_save(&error, status);
+    ZN_TRY(save_step(run, step));
+    status = zn_error_restore(&error);
+    zn_error_prefix("(the weights before it are in %s/checkpoint-%lld) ", run->s->o->output_dir,
+                    (long long)step);
+    return status;
+}
+
 /* ---- the loop ---- */
 
 static zinc_status report_step(rank_run *run, int64_t step, double seconds,
@@ -229,7 +264,9 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
     *stop = totals.stop;
     if (totals.stop)
         return ZINC_OK;
-    ZN_TRY(run_step(run, &totals, &loss, &result));
+    zinc_status status = run_step(run, step, &totals, &loss, &result);
+    if (status != ZINC_OK)
+        return result.overflow && result.n_applied > 0 ? save_last_good(run, step, status) : status;
     zn_observer_lap(run->observer, ZN_PHASE_STEP);
     ZN_TRY(zn_comm_agree(run->comm,
                          report_step(run, step, zn_sys_now() - start, &totals, loss, &result)));
@@ -322,6 +359,7 @@ static zinc_status open_rank(rank_run *run, zn_thread_world *world)
     ZN_TRY(s->o->from_scratch ? zn_engine_random(run->engine, s->o->seed)
                               : zn_engine_load(run->engine, s->o->model));
     ZN_TRY(zn_alloc_array(&run->batches, (size_t)s->accumulation, sizeof *run->batches, "batches"));
+    ZN_TRY(zn_alloc_array(&run->weights, (size_t)s->accumulation, sizeof *run->weights, "weights"));
     ZN_TRY(zn_alloc_array(&run->rows, (size_t)s->micro_batch, sizeof *run->rows, "row numbers"));
     ZN_TRY(zn_alloc_array(&run->gathered, 4 * (size_t)run->n_ranks, sizeof *run->gathered,
                           "exchanged numbers"));
@@ -333,6 +371,7 @@ static void close_rank(rank_run *run)
     for (int64_t m = 0; run->batches && m < run->s->accumulation; m++)
         zn_batch_fini(&run->batches[m]);
     zn_free(run->batches);
+    zn_free(run->weights);
     zn_free(run->rows);
     zn_free(run->gathered);
     zn_metrics_close(run->metrics);
