@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* checkpoint_dir.c — the folders of a run: making one appear whole, listing, deleting old ones.
+ *
+ * Order that makes a kill at any moment harmless: data flushed -> manifest flushed -> folder
+ * flushed -> renamed -> parent flushed -> `latest` renamed -> older ones deleted, manifest first.
+ * An older checkpoint of the same step steps aside as checkpoint-N.old in between. */
+#include "ckpt/checkpoint_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "ckpt/checksum.h"
+
+#define PREFIX "checkpoint-"
+#define LATEST "latest"
+#define OLD_SUFFIX ".old"
+#define TMP_SUFFIX ".tmp"
+
+zinc_status zn_ckpt_file_of(const char *dir, const char *name, zn_ckpt_file *out)
+{
+    zinc_status status;
+    zn_map map = {0};
+    char *path = NULL;
+    zn_ckpt_file file = {{0}, 0, 0};
+    ZN_TRY_GOTO(zn_fs_join(dir, name, &path));
+    ZN_TRY_GOTO(zn_map_open(path, &map));
+    snprintf(file.name, sizeof file.name, "%s", name);
+    file.n_bytes = (int64_t)map.n_bytes;
+    file.checksum = zn_checksum_of(map.data ? map.data : (const unsigned char *)"", map.n_bytes);
+    *out = file;
+    status = ZINC_OK;
+fail:
+    zn_map_close(&map);
+    zn_free(path);
+    return status;
+}
+
+zinc_status zn_ckpt_path(const char *output, int64_t step, bool temporary, char **out)
+{
+    char name[64];
+    snprintf(name, sizeof name, PREFIX "%" PRId64 "%s", step, temporary ? TMP_SUFFIX : "");
+    return zn_fs_join(output, name, out);
+}
+
+/* Step of "checkpoint-N" followed by `suffix`, or -1. */
+static int64_t step_of(const char *name, const char *suffix)
+{
+    const size_t n = sizeof PREFIX - 1;
+    if (strncmp(name, PREFIX, n) != 0 || name[n] < '0' || name[n] > '9')
+        return -1;
+    char *end;
+    errno = 0;
+    const long long step = strtoll(name + n, &end, 10);
+    return errno == 0 && strcmp(end, suffix) == 0 ? (int64_t)step : -1;
+}
+
+/* Remove a folder and the plain files in it. */
+static zinc_status remove_folder(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        ZN_FAIL(ZINC_E_IO, "cannot open the folder %s: %s", path, strerror(errno));
+    for (const struct dirent *e; (e = readdir(dir));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            (void)unlinkat(dirfd(dir), e->d_name, 0); /* rmdir says what is left */
+    closedir(dir);
+    if (rmdir(path) != 0)
+        ZN_FAIL(ZINC_E_IO, "cannot remove the folder %s: %s", path, strerror(errno));
+    return ZINC_OK;
+}
+
+static bool has_parts(const char *path)
+{
+    bool found = false;
+    DIR *dir = opendir(path);
+    for (const struct dirent *e; dir && !found && (e = readdir(dir));)
+        found = strncmp(e->d_name, "shard-", 6) == 0;
+    if (dir)
+        closedir(dir);
+    return found || zn_fs_is_empty_dir(path);
+}
+
+zinc_status zn_ckpt_begin(const char *output, int64_t step)
+{
+    zinc_status status;
+    char *path = NULL;
+    ZN_TRY(zn_ckpt_path(output, step, true, &path));
+    if (zn_fs_is_dir(path) && !has_parts(path))
+        ZN_FAIL_GOTO(ZINC_E_IO, "%s is in the way and holds no part of a checkpoint: move it",
+                     path);
+    if (zn_fs_is_dir(path))
+        ZN_TRY_GOTO(remove_folder(path));
+    if (mkdir(path, 0777) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot make the folder %s: %s", path, strerror(errno));
+    status = ZINC_OK;
+fail:
+    zn_free(path);
+    return status;
+}
+
+void zn_ckpt_discard(const char *output, int64_t step)
+{
+    char *path = NULL;
+    if (zn_ckpt_path(output, step, true, &path) == ZINC_OK && zn_fs_is_dir(path) &&
+        remove_folder(path) != ZINC_OK)
+        zn_warn("ckpt", "%s", zinc_last_error());
+    zn_free(path);
+}
+
+/* ---- publishing ---- */
+
+static zinc_status rename_folder(const char *from, const char *to)
+{
+    if (rename(from, to) != 0)
+        ZN_FAIL(ZINC_E_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    return ZINC_OK;
+}
+
+/* Put the finished folder `from` where `to` is, which may be there. */
+static zinc_status replace_folder(const char *from, const char *to)
+{
+    zinc_status status;
+    char *old = NULL;
+    if (!zn_fs_exists(to))
+        return rename_folder(from, to);
+    if (!zn_ckpt_is(to))
+        ZN_FAIL(ZINC_E_IO, "%s is in the way and is no checkpoint of Zinc: move it", to);
+    ZN_TRY(zn_format(&old, "%s" OLD_SUFFIX, to));
+    if (zn_fs_is_dir(old))
+        ZN_TRY_GOTO(remove_folder(old));
+    ZN_TRY_GOTO(rename_folder(to, old));
+    status = rename_folder(from, to);
+    if (status != ZINC_OK) {
+        (void)rename(old, to); /* as it was; the failure is the one above */
+        goto fail;
+    }
+    if (remove_folder(old) != ZINC_OK)
+        zn_warn("ckpt", "%s", zinc_last_error());
+fail:
+    zn_free(old);
+    return status;
+}
+
+static zinc_status set_latest(const char *output, int64_t step)
+{
+    char *path = NULL;
+    char name[64];
+    snprintf(name, sizeof name, PREFIX "%" PRId64 "\n", step);
+    ZN_TRY(zn_fs_join(output, LATEST, &path));
+    zinc_status status = zn_fs_write_atomic(path, name, strlen(name));
+    zn_free(path);
+    return status == ZINC_OK ? zn_fs_sync_dir(output) : status;
+}
+
+static zinc_status check_written(const zn_publish_params *params, const char *dir)
+{
+    zn_manifest manifest = {0};
+    int64_t n_bytes;
+    ZN_TRY(zn_manifest_write(params, dir, &n_bytes));
+    ZN_TRY(zn_manifest_read(dir, &manifest));
+    const zinc_status status = zn_manifest_check_sizes(dir, &manifest);
+    zn_manifest_fini(&manifest);
+    return status == ZINC_OK ? zn_fs_sync_dir(dir) : status;
+}
+
+zinc_status zn_ckpt_publish(const zn_publish_params *params)
+{
+    zinc_status status;
+    char *from = NULL, *to = NULL;
+    const int64_t step = params->meta->step;
+    ZN_TRY_GOTO(zn_ckpt_path(params->output, step, true, &from));
+    ZN_TRY_GOTO(zn_ckpt_path(params->output, step, false, &to));
+    ZN_TRY_GOTO(check_written(params, from));
+    ZN_TRY_GOTO(replace_folder(from, to));
+    ZN_TRY_GOTO(zn_fs_sync_dir(params->output));
+    ZN_TRY_GOTO(set_latest(params->output, step));
+    status = ZINC_OK;
+fail:
+    zn_free(from);
+    zn_free(to);
+    return status;
+}
+
+/* ---- cleaning ---- */
+
+static void clean_old(const char *output, const char *name, const char *path)
+{
+    char *target = NULL;
+    if (zn_ckpt_path(output, step_of(name, OLD_SUFFIX), false, &target) != ZINC_OK)
+        return;
+    if (!zn_fs_exists(target) && rename(path, target) == 0)
+        zn_info("ckpt", "%s is back: its replacement was cut off", target);
+    else if (zn_fs_exists(target) && zn_ckpt_is(path) && remove_folder(path) != ZINC_OK)
+        zn_warn("ckpt", "%s", zinc_last_error());
+    zn_free(target);
+}
+
+void zn_ckpt_clean(const char *output)
+{
+    DIR *dir = opendir(output);
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        char *path = NULL;
+        const bool temporary = step_of(e->d_name, TMP_SUFFIX) >= 0;
+        if (strncmp(e->d_name, LATEST ".tmp.", sizeof LATEST ".tmp." - 1) == 0)
+            (void)unlinkat(dirfd(dir), e->d_name, 0); /* in nobody's way if it stays */
+        if (!temporary && step_of(e->d_name, OLD_SUFFIX) < 0)
+            continue;
+        if (zn_fs_join(output, e->d_name, &path) != ZINC_OK)
+            break;
+        if (!temporary)
+            clean_old(output, e->d_name, path);
+        else if (has_parts(path) && remove_folder(path) != ZINC_OK)
+            zn_warn("ckpt", "%s", zinc_last_error());
+        else if (!zn_fs_exists(path))
+            zn_info("ckpt", "removed %s, which a run that was killed left unfinished", path);
+        zn_free(path);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* ---- listing ---- */
+
+bool zn_ckpt_is(const char *path)
+{
+    zn_buf text = {0};
+    char *name = NULL;
+    bool is = false;
+    if (zn_fs_join(path, ZN_CKPT_MANIFEST, &name) == ZINC_OK && zn_fs_exists(name) &&
+        zn_fs_read(name, ZN_CKPT_MAX_JSON_BYTES, &text) == ZINC_OK)
+        is = strstr(text.data, "\"" ZN_CKPT_FORMAT "\"") != NULL;
+    zn_free(name);
+    zn_buf_fini(&text);
+    return is;
+}
+
+zinc_status zn_ckpt_read_meta(const char *path, zn_ckpt_meta *out, int64_t *n_bytes)
+{
+    zinc_status status;
+    zn_manifest m = {0};
+    zn_ckpt_file self;
+    ZN_TRY_GOTO(zn_manifest_read(path, &m));
+    ZN_TRY_GOTO(zn_manifest_check_sizes(path, &m));
+    ZN_TRY_GOTO(zn_ckpt_file_of(path, ZN_CKPT_MANIFEST, &self));
+    *n_bytes = self.n_bytes;
+    for (int i = 0; i < m.n_files; i++)
+        *n_bytes += m.files[i].n_bytes;
+    *out = m.meta; /* moved */
+    memset(&m.meta, 0, sizeof m.meta);
+    status = ZINC_OK;
+fail:
+    zn_manifest_fini(&m);
+    return status;
+}
+
+static zinc_status fill_entry(const char *output, const char *name, zn_ckpt_entry *entry)
+{
+    memset(entry, 0, sizeof *entry);
+    entry->step = step_of(name, "");
+    ZN_TRY(zn_fs_join(output, name, &entry->path));
+    entry->ours = zn_ckpt_is(entry->path);
+    const zinc_status status = zn_ckpt_read_meta(entry->path, &entry->meta, &entry->n_bytes);
+    if (status == ZINC_E_NOMEM)
+        return status;
+    return status == ZINC_OK ? ZINC_OK : zn_strdup(zinc_last_error(), &entry->trouble);
+}
+
+static int by_age(const void *a, const void *b)
+{
+    const zn_ckpt_entry *x = a, *y = b;
+    if (x->meta.created_ns != y->meta.created_ns)
+        return x->meta.created_ns < y->meta.created_ns ? -1 : 1;
+    return x->step < y->step ? -1 : x->step > y->step;
+}
+
+zinc_status zn_ckpt_list(const char *output, zn_ckpt_entry **out, int *n)
+{
+    zinc_status status;
+    zn_ckpt_entry *entries = NULL;
+    int count = 0;
+    DIR *dir = opendir(output);
+    if (!dir)
+        ZN_FAIL(ZINC_E_IO, "cannot open the folder %s: %s", output, strerror(errno));
+    for (const struct dirent *e; (e = readdir(dir));) {
+        if (step_of(e->d_name, "") < 0)
+            continue;
+        ZN_TRY_GOTO(zn_realloc_array(&entries, (size_t)count + 1, sizeof *entries, "checkpoints"));
+        count++;
+        ZN_TRY_GOTO(fill_entry(output, e->d_name, &entries[count - 1]));
+    }
+    closedir(dir);
+    if (count > 0)
+        qsort(entries, (size_t)count, sizeof *entries, by_age);
+    *out = entries;
+    *n = count;
+    return ZINC_OK;
+fail:
+    closedir(dir);
+    zn_ckpt_list_free(entries, count);
+    return status;
+}
+
+void zn_ckpt_list_free(zn_ckpt_entry *entries, int n)
+{
+    for (int i = 0; i < n; i++) {
+        zn_ckpt_meta_fini(&entries[i].meta);
+        zn_free(entries[i].path);
+        zn_free(entries[i].trouble);
+    }
+    zn_free(entries);
+}
+
+zinc_status zn_ckpt_latest(const char *output, char **out)
+{
+    zinc_status status;
+    char *path = NULL;
+    zn_buf text = {0};
+    ZN_TRY_GOTO(zn_fs_join(output, LATEST, &path));
+    ZN_TRY_GOTO(zn_fs_read(path, 4096, &text));
+    text.data[strcspn(text.data, "\r\n")] = '\0';
+    if (!zn_ckpt_plain_name(text.data))
+        ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s: \"%.200s\" is not the name of a folder beside it", path,
+                     text.data);
+    ZN_TRY_GOTO(zn_fs_join(output, text.data, out));
+    status = ZINC_OK;
+fail:
+    zn_free(path);
+    zn_buf_fini(&text);
+    return status;
+}
+
+/* ---- deleting ---- */
+
+/* The manifest first: a deletion that is cut off leaves nothing that looks complete. */
+static zinc_status delete_checkpoint(const char *path)
+{
+    zinc_status status;
+    zn_manifest m = {0};
+    ZN_TRY_GOTO(zn_manifest_read(path, &m));
+    if (unlink(m.path) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot remove %s: %s", m.path, strerror(errno));
+    for (int i = 0; i < m.n_files; i++) {
+        char *file = NULL;
+        ZN_TRY_GOTO(zn_fs_join(path, m.files[i].name, &file));
+        (void)unlink(file); /* rmdir says what is left */
+        zn_free(file);
+    }
+    if (rmdir(path) != 0)
+        zn_warn("ckpt", "%s is no checkpoint any more, but its folder stays: %s", path,
+                strerror(errno));
+    status = ZINC_OK;
+fail:
+    zn_manifest_fini(&m);
+    return status;
+}
+
+zinc_status zn_ckpt_prune(const char *output, int64_t keep, uint64_t run_id,
+                          void (*removed)(void *ctx, const char *path), void *ctx)
+{
+    zinc_status status = ZINC_OK;
+    zn_ckpt_entry *entries = NULL;
+    char *latest = NULL;
+    int n = 0;
+    int64_t kept = 0;
+    ZN_TRY(zn_ckpt_list(output, &entries, &n));
+    if (zn_ckpt_latest(output, &latest) != ZINC_OK)
+        latest = NULL;
+    for (int i = n - 1; i >= 0; i--) {
+        const zn_ckpt_entry *e = &entries[i];
+        if (e->trouble || (run_id && e->meta.run_id != run_id))
+            continue;
+        if (kept++ < (keep < 1 ? 1 : keep) || (latest && strcmp(e->path, latest) == 0))
+            continue;
+        ZN_TRY_GOTO(delete_checkpoint(e->path));
+        if (removed)
+            removed(ctx, e->path);
+    }
+fail:
+    zn_free(latest);
+    zn_ckpt_list_free(entries, n);
+    return status;
+}

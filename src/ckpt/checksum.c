@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/checksum.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+
+#define BLOCK_BYTES ((size_t)4 * ZN_CHECKSUM_LANES)
+
+void zn_checksum_init(zn_checksum *sum)
+{
+    memset(sum, 0, sizeof *sum);
+    for (uint32_t i = 0; i < ZN_CHECKSUM_LANES; i++)
+        sum->lanes[i] = 0x9E3779B9u * (i + 1);
+}
+
+static void mix_blocks(uint32_t *lanes, const unsigned char *bytes, size_t n_blocks)
+{
+    uint32_t x[ZN_CHECKSUM_LANES], w[ZN_CHECKSUM_LANES];
+    memcpy(x, lanes, sizeof x);
+    for (size_t b = 0; b < n_blocks; b++) {
+        memcpy(w, bytes + b * BLOCK_BYTES, sizeof w);
+        for (int i = 0; i < ZN_CHECKSUM_LANES; i++) {
+            const uint32_t y = x[i] ^ w[i];
+            x[i] = ((y << 13) | (y >> 19)) * 0x85EBCA6Bu + 0x6B43A9B5u;
+        }
+    }
+    memcpy(lanes, x, sizeof x);
+}
+
+void zn_checksum_update(zn_checksum *sum, const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    sum->n_bytes += n;
+    if (sum->n_rest > 0) {
+        const size_t room = BLOCK_BYTES - sum->n_rest;
+        const size_t m = n < room ? n : room;
+        memcpy(sum->rest + sum->n_rest, p, m);
+        sum->n_rest += m;
+        p += m;
+        n -= m;
+        if (sum->n_rest < BLOCK_BYTES)
+            return;
+        mix_blocks(sum->lanes, sum->rest, 1);
+        sum->n_rest = 0;
+    }
+    mix_blocks(sum->lanes, p, n / BLOCK_BYTES);
+    sum->n_rest = n % BLOCK_BYTES;
+    if (sum->n_rest > 0)
+        memcpy(sum->rest, p + (n - sum->n_rest), sum->n_rest);
+}
+
+uint64_t zn_checksum_value(const zn_checksum *sum)
+{
+    uint32_t lanes[ZN_CHECKSUM_LANES];
+    uint64_t h = 0;
+    memcpy(lanes, sum->lanes, sizeof lanes);
+    if (sum->n_rest > 0) {
+        unsigned char block[BLOCK_BYTES] = {0};
+        memcpy(block, sum->rest, sum->n_rest);
+        mix_blocks(lanes, block, 1);
+    }
+    for (int i = 0; i < ZN_CHECKSUM_LANES; i++)
+        h = zn_hash_fold(h, lanes[i]);
+    return zn_hash_fold(h, sum->n_bytes);
+}
+
+uint64_t zn_checksum_of(const void *bytes, size_t n)
+{
+    zn_checksum sum;
+    zn_checksum_init(&sum);
+    zn_checksum_update(&sum, bytes, n);
+    return zn_checksum_value(&sum);
+}
