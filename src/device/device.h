@@ -52,6 +52,8 @@ typedef struct zn_device_params {
     int64_t device_limit_bytes; /* 0: no limit */
     int64_t host_limit_bytes;   /* 0: no limit */
     bool late_streams;          /* tests: the compute stream runs late, on a thread of its own */
+    double link_bytes_per_s; /* the stand-in link between host and device; 0: as fast as memory */
+    double link_latency_s;   /* of each copy over it */
 } zn_device_params;
 
 /* Bytes of one place. peak_total is the peak of the sum, not the sum of the peaks. */
@@ -141,6 +143,11 @@ ZINC_MUST_CHECK zinc_status zn_stream_wait_event(zn_stream *stream, zn_event eve
 
 /** Wait for everything submitted so far. */
 ZINC_MUST_CHECK zinc_status zn_stream_sync(zn_stream *stream, int64_t timeout_ms);
+
+/** The copy engine of one direction: to_device, or back. Each is a stream of its own, so the link
+ * is full duplex; with link_bytes_per_s a copy on it takes as long as the link would. Made at the
+ * first call; NULL if that failed (the message is set). Borrowed. One thread calls it at a time. */
+zn_stream *zn_device_link(zn_device *dev, bool to_device);
 
 /** Copy n_bytes on `stream`, between any two places of this device. */
 ZINC_MUST_CHECK zinc_status zn_device_copy(zn_stream *stream, void *dst, const void *src,

@@ -38,6 +38,7 @@ struct zn_device {
     zn_device_params params;
     bool spin; /* a wait may spin for a moment: there are cores to spare */
     zn_stream *compute;
+    zn_stream *link[2]; /* to the device, back; NULL until asked for */
     bool has_lock;
     pthread_mutex_t lock; /* guards usage and records */
     zn_mem_usage usage[ZN_N_PLACES];

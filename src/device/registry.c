@@ -61,6 +61,8 @@ void zn_device_close(zn_device *dev)
     if (!dev)
         return;
     zn_stream_destroy(dev->compute);
+    zn_stream_destroy(dev->link[0]);
+    zn_stream_destroy(dev->link[1]);
     if (dev->has_lock) {
         zn_account_fini(dev);
         pthread_mutex_destroy(&dev->lock);
@@ -86,4 +88,13 @@ int zn_device_n_threads(const zn_device *dev)
 zn_stream *zn_device_compute(zn_device *dev)
 {
     return dev->compute;
+}
+
+zn_stream *zn_device_link(zn_device *dev, bool to_device)
+{
+    zn_stream **const link = &dev->link[to_device ? 0 : 1];
+    if (!*link)
+        zn_ignore(zn_stream_create(dev, to_device ? "copies to the device" : "copies to the host",
+                                   link)); /* NULL tells */
+    return *link;
 }
