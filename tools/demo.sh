@@ -83,7 +83,7 @@ training=(--model "$folder/model" --from_scratch --train_file "$folder/train.bin
 [ -s "$run/metrics.jsonl" ] || give_up "the training wrote no $run/metrics.jsonl"
 
 phase 4 "loss on chapters it never saw" "10 s"
-"$zinc" eval --model "$run" --data "$folder/valid.bin" --json >"$run/eval.json"
+"$zinc" eval --model "$run" --data "$folder/valid.bin" --block_size 128 --json >"$run/eval.json"
 
 phase 5 "a sample, and what it all means" "10 s"
 "$zinc" generate --model "$run" --prompt "And it came to pass" --max_new_tokens 100 \
