@@ -119,7 +119,8 @@ const char *zn_chat_end(const zn_chat *chat)
 
 /* ---- writing ---- */
 
-/* The script loads the tokenizer as users of the template do and keeps what each answer adds. */
+/* The script keeps what each answer adds. A template that writes earlier answers in another way
+ * than the last one (without its reasoning, say) leaves only the last one to learn. */
 static zinc_status refuse(const zn_chat *chat)
 {
     const char *folder = *chat->folder ? chat->folder : ".";
@@ -145,8 +146,9 @@ static zinc_status refuse(const zn_chat *chat)
             "        labels = [-100] * len(row)\n"
             "        for i, turn in enumerate(m):\n"
             "            if turn[\"role\"] == \"assistant\":\n"
-            "                a, b = len(ids(m[:i], True)), len(ids(m[:i + 1]))\n"
-            "                labels[a:b] = row[a:b]\n"
+            "                a, b = ids(m[:i], True), ids(m[:i + 1])\n"
+            "                if row[:len(a)] == a and row[:len(b)] == b:\n"
+            "                    labels[len(a):len(b)] = row[len(a):len(b)]\n"
             "        out.write(json.dumps({\"input_ids\": row, \"labels\": labels}) + \"\\n\")\n"
             "END",
             chat->source, folder);

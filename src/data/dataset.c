@@ -9,12 +9,13 @@
 /* Where a row lies in the dataset's arrays. */
 typedef struct row_place {
     int64_t ids, n;
-    int64_t labels, mask; /* -1: none of its own */
+    int64_t labels, mask, first; /* -1: none of its own */
 } row_place;
 
 struct zn_dataset {
     zn_ids ids, labels; /* of all rows, back to back */
     zn_buf mask;
+    zn_buf first;    /* of packed rows, with packing_boundaries */
     row_place *rows; /* [n_rows] */
     int64_t n_rows, rows_capacity;
     int64_t n_empty, n_cut;
@@ -24,7 +25,8 @@ struct zn_dataset {
 typedef struct reader {
     const zn_dataset_params *params;
     zn_dataset *dataset;
-    zn_ids pending; /* text that does not fill a block yet */
+    zn_ids pending;       /* text that does not fill a block yet */
+    zn_buf pending_first; /* [pending.n] with packing_boundaries */
     zn_ids ids, labels;
     zn_buf mask;
     bool template_ends; /* the tokenizer's template itself ends a text with eos_id */
@@ -43,19 +45,32 @@ static zinc_status append_ids(zn_ids *to, const int32_t *ids, int64_t n)
     return ZINC_OK;
 }
 
-static bool has_target(const int32_t *labels, int64_t n)
+/* A row that is to be added; labels, mask and first may be NULL. */
+typedef struct new_row {
+    const int32_t *ids, *labels;
+    const char *mask, *first;
+    int64_t n;
+} new_row;
+
+/* The first label of a document is nobody's next token. */
+static bool has_target(const new_row *row, int64_t n)
 {
-    for (int64_t i = 1; i < n; i++) /* the first label is nobody's next token */
-        if (!labels || labels[i] != ZN_IGNORED_LABEL)
+    for (int64_t i = 1; i < n; i++)
+        if ((!row->labels || row->labels[i] != ZN_IGNORED_LABEL) && !(row->first && row->first[i]))
             return true;
     return false;
 }
 
-/* Append a row of n ids, cut at block_size; labels and mask may be NULL. */
-static zinc_status add_row(reader *r, const int32_t *ids, const int32_t *labels, const char *mask,
-                           int64_t n)
+static zinc_status append_flags(zn_buf *to, const char *flags, int64_t n)
+{
+    return flags ? zn_buf_append(to, flags, (size_t)n) : ZINC_OK;
+}
+
+/* Append a row, cut at block_size. */
+static zinc_status add_row(reader *r, const new_row *row)
 {
     zn_dataset *d = r->dataset;
+    int64_t n = row->n;
     if (n > r->params->block_size) {
         n = r->params->block_size;
         d->n_cut++;
@@ -67,34 +82,43 @@ static zinc_status add_row(reader *r, const int32_t *ids, const int32_t *labels,
     }
     d->rows[d->n_rows++] = (row_place){.ids = d->ids.n,
                                        .n = n,
-                                       .labels = labels ? d->labels.n : -1,
-                                       .mask = mask ? (int64_t)d->mask.n : -1};
-    d->n_empty += !has_target(labels, n);
-    ZN_TRY(append_ids(&d->ids, ids, n));
-    if (labels)
-        ZN_TRY(append_ids(&d->labels, labels, n));
-    return mask ? zn_buf_append(&d->mask, mask, (size_t)n) : ZINC_OK;
+                                       .labels = row->labels ? d->labels.n : -1,
+                                       .mask = row->mask ? (int64_t)d->mask.n : -1,
+                                       .first = row->first ? (int64_t)d->first.n : -1};
+    d->n_empty += !has_target(row, n);
+    ZN_TRY(append_ids(&d->ids, row->ids, n));
+    if (row->labels)
+        ZN_TRY(append_ids(&d->labels, row->labels, n));
+    ZN_TRY(append_flags(&d->mask, row->mask, n));
+    return append_flags(&d->first, row->first, n);
 }
 
-/* Add ids of text to the running block, and make rows of full ones. */
-static zinc_status pack(reader *r, const int32_t *ids, int64_t n)
+static zinc_status flush(reader *r)
+{
+    const new_row row = {.ids = r->pending.ids,
+                         .n = r->pending.n,
+                         .first = r->params->packing_boundaries ? r->pending_first.data : NULL};
+    ZN_TRY(add_row(r, &row));
+    r->pending.n = 0;
+    r->pending_first.n = 0;
+    return ZINC_OK;
+}
+
+/* Add ids of text to the running block, and make rows of full ones. starts: the first id begins a
+ * document. */
+static zinc_status pack(reader *r, const int32_t *ids, int64_t n, bool starts)
 {
     const int64_t block = r->params->block_size;
     while (n > 0) {
-        if (r->pending.n == 0 && n >= block) { /* a whole block needs no copy */
-            ZN_TRY(add_row(r, ids, NULL, NULL, block));
-            ids += block;
-            n -= block;
-            continue;
-        }
         const int64_t part = n < block - r->pending.n ? n : block - r->pending.n;
         ZN_TRY(append_ids(&r->pending, ids, part));
+        for (int64_t i = 0; r->params->packing_boundaries && i < part; i++)
+            ZN_TRY(zn_buf_append(&r->pending_first, starts && i == 0 ? "\1" : "\0", 1));
+        starts = false;
         ids += part;
         n -= part;
-        if (r->pending.n == block) {
-            ZN_TRY(add_row(r, r->pending.ids, NULL, NULL, block));
-            r->pending.n = 0;
-        }
+        if (r->pending.n == block)
+            ZN_TRY(flush(r));
     }
     return ZINC_OK;
 }
@@ -112,13 +136,34 @@ static zinc_status check_ids(const reader *r, const char *where, const zn_ids *i
     return ZINC_OK;
 }
 
+static zinc_status check_length(const reader *r, const char *where, int64_t n)
+{
+    const int64_t most = r->params->block_size;
+    if (r->params->refuse_long && n > most)
+        ZN_FAIL(ZINC_E_FORMAT,
+                "%s: a row of %lld tokens, but %lld fit; with --block_size %lld longer rows are "
+                "cut there",
+                where, (long long)n, (long long)most, (long long)most);
+    return ZINC_OK;
+}
+
 static zinc_status add_text(reader *r, const zn_document *document)
 {
     r->ids.n = 0;
     ZN_TRY(zn_document_encode(r->params->tokenizer, document->text, document->n_text,
                               r->params->eos_id, &r->ids));
     ZN_TRY(check_ids(r, document->where, &r->ids));
-    return pack(r, r->ids.ids, r->ids.n);
+    return pack(r, r->ids.ids, r->ids.n, true);
+}
+
+static zinc_status add_messages(reader *r, const zn_document *document)
+{
+    r->ids.n = r->labels.n = 0;
+    ZN_TRY(zn_messages_encode(r->params, document, &r->ids, &r->labels));
+    ZN_TRY(check_ids(r, document->where, &r->ids));
+    const new_row row = {
+        .ids = r->ids.ids, .labels = r->params->loss_on_all ? NULL : r->labels.ids, .n = r->ids.n};
+    return add_row(r, &row);
 }
 
 /* Prompt, completion and EOS are one row; only what comes after the prompt has labels. */
@@ -141,7 +186,9 @@ static zinc_status add_prompt(reader *r, const zn_document *document)
         ZN_TRY(zn_ids_push(&r->labels, r->ids.ids[i]));
     if (r->ids.n == 0)
         ZN_FAIL(ZINC_E_FORMAT, "%s: prompt and completion are empty", document->where);
-    return add_row(r, r->ids.ids, r->labels.ids, NULL, r->ids.n);
+    ZN_TRY(check_length(r, document->where, r->ids.n));
+    const new_row row = {.ids = r->ids.ids, .labels = r->labels.ids, .n = r->ids.n};
+    return add_row(r, &row);
 }
 
 /* An array of integers of low..high - 1, or `also`. */
@@ -186,8 +233,12 @@ static zinc_status add_ids(reader *r, const zn_document *document)
         for (int64_t i = 0; i < r->ids.n; i++)
             r->labels.ids[i] = r->mask.data[i] ? r->ids.ids[i] : ZN_IGNORED_LABEL;
     }
-    return add_row(r, r->ids.ids, document->labels || document->mask ? r->labels.ids : NULL,
-                   document->mask ? r->mask.data : NULL, r->ids.n);
+    ZN_TRY(check_length(r, document->where, r->ids.n));
+    const new_row row = {.ids = r->ids.ids,
+                         .labels = document->labels || document->mask ? r->labels.ids : NULL,
+                         .mask = document->mask ? r->mask.data : NULL,
+                         .n = r->ids.n};
+    return add_row(r, &row);
 }
 
 static zinc_status add_document(void *context, const zn_document *document)
@@ -199,7 +250,9 @@ static zinc_status add_document(void *context, const zn_document *document)
         ZN_FAIL(ZINC_E_CONFIG,
                 "%s holds text, but there is no tokenizer.json beside the model to read it with",
                 document->where);
-    const zinc_status status = document->prompt ? add_prompt(r, document) : add_text(r, document);
+    const zinc_status status = document->messages ? add_messages(r, document)
+                               : document->prompt ? add_prompt(r, document)
+                                                  : add_text(r, document);
     if (status != ZINC_OK && !strstr(zinc_last_error(), document->where))
         zn_error_prefix("%s: ", document->where);
     return status;
@@ -211,17 +264,22 @@ static zinc_status add_tokens(reader *r, const char *path)
 {
     zinc_status status;
     zn_token_file file = {0};
+    const int32_t eos_id = r->params->packing_boundaries ? r->params->eos_id : -1;
+    bool starts = true, ends = false; /* the next part a document; this one is at its end */
     ZN_TRY_GOTO(zn_token_file_open(path, &file));
     for (int64_t i = 0; i < file.n;) {
-        for (r->ids.n = 0; r->ids.n < r->params->block_size && i < file.n; i++) {
+        ends = false;
+        for (r->ids.n = 0; r->ids.n < r->params->block_size && i < file.n && !ends; i++) {
             const uint32_t id = zn_token_file_get(&file, i);
             if (id >= (uint32_t)r->params->vocab_size)
                 ZN_FAIL_GOTO(ZINC_E_FORMAT,
                              "%s: token %lld is id %u, but the model's vocabulary has %d ids", path,
                              (long long)i, id, r->params->vocab_size);
             ZN_TRY_GOTO(zn_ids_push(&r->ids, (int32_t)id));
+            ends = eos_id >= 0 && (int32_t)id == eos_id;
         }
-        ZN_TRY_GOTO(pack(r, r->ids.ids, r->ids.n));
+        ZN_TRY_GOTO(pack(r, r->ids.ids, r->ids.n, starts));
+        starts = ends;
     }
 fail:
     zn_token_file_close(&file);
@@ -265,7 +323,7 @@ static zinc_status look_at_template(reader *r)
 static zinc_status finish(reader *r)
 {
     if (r->pending.n >= 2)
-        ZN_TRY(add_row(r, r->pending.ids, NULL, NULL, r->pending.n));
+        ZN_TRY(flush(r));
     if (r->dataset->n_rows == 0)
         ZN_FAIL(ZINC_E_FORMAT, "%s: there are fewer than 2 tokens in it", r->params->files[0]);
     if (r->dataset->n_cut > 0)
@@ -288,6 +346,7 @@ zinc_status zn_dataset_open(const zn_dataset_params *params, zn_dataset **out)
     r.dataset = NULL;
 fail:
     zn_ids_fini(&r.pending);
+    zn_buf_fini(&r.pending_first);
     zn_ids_fini(&r.ids);
     zn_ids_fini(&r.labels);
     zn_buf_fini(&r.mask);
@@ -302,6 +361,7 @@ void zn_dataset_destroy(zn_dataset *dataset)
     zn_ids_fini(&dataset->ids);
     zn_ids_fini(&dataset->labels);
     zn_buf_fini(&dataset->mask);
+    zn_buf_fini(&dataset->first);
     zn_free(dataset->rows);
     zn_free(dataset);
 }
@@ -320,6 +380,7 @@ void zn_dataset_row(const zn_dataset *dataset, int64_t i, zn_row *out)
         .ids = dataset->ids.ids + row->ids,
         .labels = row->labels < 0 ? NULL : dataset->labels.ids + row->labels,
         .mask = row->mask < 0 ? NULL : (const uint8_t *)dataset->mask.data + row->mask,
+        .first = row->first < 0 ? NULL : (const uint8_t *)dataset->first.data + row->first,
     };
 }
 

@@ -54,6 +54,8 @@ static zinc_status reserve(zn_batch *batch, int64_t B, int64_t T)
         ZN_TRY(zn_realloc_array(&batch->ids, n, sizeof *batch->ids, "a micro-batch"));
         ZN_TRY(zn_realloc_array(&batch->targets, n, sizeof *batch->targets, "a micro-batch"));
         ZN_TRY(zn_realloc_array(&batch->mask_storage, n, 1, "a micro-batch"));
+        ZN_TRY(zn_realloc_array(&batch->segment_storage, n, sizeof *batch->segment_storage,
+                                "a micro-batch"));
         batch->capacity = B * T;
     }
     return ZINC_OK;
@@ -65,13 +67,17 @@ static void fill_row(zn_batch *batch, int64_t b, const zn_row *row)
     const int64_t T = batch->T;
     int32_t *ids = batch->ids + b * T, *targets = batch->targets + b * T;
     uint8_t *mask = batch->mask_storage + b * T;
+    int32_t *segment = batch->segment_storage + b * T, document = 0;
     for (int64_t t = 0; t < row->n; t++) {
-        const int32_t label = t + 1 == row->n ? ZN_IGNORED_LABEL
-                              : row->labels   ? row->labels[t + 1]
-                                              : row->ids[t + 1];
+        const bool last = t + 1 == row->n || (row->first && row->first[t + 1]);
+        const int32_t label = last          ? ZN_IGNORED_LABEL
+                              : row->labels ? row->labels[t + 1]
+                                            : row->ids[t + 1];
+        document += t > 0 && row->first && row->first[t];
         ids[t] = row->ids[t];
         targets[t] = label < 0 ? -1 : label;
         mask[t] = row->mask ? row->mask[t] : 1;
+        segment[t] = document;
         batch->n_targets += label >= 0;
         batch->n_tokens += mask[t];
     }
@@ -79,7 +85,10 @@ static void fill_row(zn_batch *batch, int64_t b, const zn_row *row)
         ids[t] = 0;
         targets[t] = -1;
         mask[t] = 0;
+        segment[t] = document;
     }
+    if (document > 0)
+        batch->segment = batch->segment_storage;
 }
 
 zinc_status zn_batch_fill(zn_batch *batch, const zn_dataset *dataset, const int64_t *row_index,
@@ -102,6 +111,7 @@ zinc_status zn_batch_fill(zn_batch *batch, const zn_dataset *dataset, const int6
     batch->B = B;
     batch->T = T;
     batch->n_targets = batch->n_tokens = 0;
+    batch->segment = NULL;
     for (int64_t b = 0; b < B; b++) {
         row = (zn_row){0};
         if (row_index[b] >= 0)
@@ -119,5 +129,6 @@ void zn_batch_fini(zn_batch *batch)
     zn_free(batch->targets);
     zn_free(batch->sample);
     zn_free(batch->mask_storage);
+    zn_free(batch->segment_storage);
     memset(batch, 0, sizeof *batch);
 }

@@ -23,6 +23,7 @@ typedef struct zn_document {
     const char *completion; /* with prompt */
     size_t n_text, n_prompt, n_completion;
     const json_t *ids, *labels, *mask; /* arrays; ids NULL: none, labels and mask may be NULL */
+    const json_t *messages;            /* "messages", or NULL */
 } zn_document;
 
 typedef zinc_status (*zn_document_fn)(void *context, const zn_document *document);
@@ -37,6 +38,11 @@ ZINC_MUST_CHECK zinc_status zn_documents_read(const char *path, zn_file_kind kin
  *  text has them already) and eos_id at the end (-1: none). */
 ZINC_MUST_CHECK zinc_status zn_document_encode(const zn_tokenizer *tokenizer, const char *text,
                                                size_t n, int32_t eos_id, zn_ids *out);
+
+/** Append ids and labels of a "messages" row (dataset_chat.c). */
+ZINC_MUST_CHECK zinc_status zn_messages_encode(const zn_dataset_params *params,
+                                               const zn_document *document, zn_ids *ids,
+                                               zn_ids *labels);
 
 /* A .bin file, mapped. Zero-initialise; release with zn_token_file_close. */
 typedef struct zn_token_file {

@@ -65,7 +65,7 @@ static zinc_status get_array(const json_t *row, const char *where, const char *k
     return ZINC_OK;
 }
 
-/* Which of the three forms a row has, and its fields. Other keys are the user's own. */
+/* Which of the four forms a row has, and its fields. Other keys are the user's own. */
 static zinc_status read_row(const json_t *row, zn_document *d)
 {
     if (!json_is_object(row))
@@ -75,13 +75,22 @@ static zinc_status read_row(const json_t *row, zn_document *d)
         ZN_TRY(get_array(row, d->where, "labels", &d->labels));
         return get_array(row, d->where, "attention_mask", &d->mask);
     }
+    d->messages = json_object_get(row, "messages");
+    if (d->messages)
+        return ZINC_OK;
     if (json_object_get(row, "prompt") || json_object_get(row, "completion")) {
         ZN_TRY(get_string(row, d->where, "prompt", &d->prompt, &d->n_prompt));
         return get_string(row, d->where, "completion", &d->completion, &d->n_completion);
     }
+    if (json_object_get(row, "conversations"))
+        ZN_FAIL(ZINC_E_FORMAT,
+                "%s: \"conversations\" is not read; write \"messages\": [{\"role\": \"user\", "
+                "\"content\": …}, …]",
+                d->where);
     if (!json_object_get(row, "text"))
         ZN_FAIL(ZINC_E_FORMAT,
-                "%s: a line must have \"text\", or \"prompt\" and \"completion\", or \"input_ids\"",
+                "%s: a line must have \"text\", or \"messages\", or \"prompt\" and "
+                "\"completion\", or \"input_ids\"",
                 d->where);
     return get_string(row, d->where, "text", &d->text, &d->n_text);
 }
