@@ -14,6 +14,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "train/banner.h"
 #include "train/metrics.h"
 #include "train/overflow.h"
 #include "train/observer.h"
@@ -30,6 +31,7 @@ typedef struct rank_run {
     zn_batch *batches; /* [accumulation] */
     double *weights;   /* [accumulation] of a token's loss */
     bool overflow_told;
+    int64_t n_clipped;     /* steps */
     int64_t *rows;         /* [micro_batch] scratch */
     double *gathered;      /* [4 * n_ranks] scratch of the exchanges */
     zn_metrics *metrics;   /* rank 0 */
@@ -106,6 +108,7 @@ static zinc_status step_or_explain(rank_run *run, int64_t step, zn_engine_step_r
     char text[640];
     zn_error error;
     zinc_status status = zn_engine_step(run->engine, result);
+    run->n_clipped += !result->overflow && result->clip_coef < 1;
     if (!result->overflow || (status == ZINC_OK && run->overflow_told))
         return status;
     zn_error_save(&error, status);
@@ -299,6 +302,9 @@ static zinc_status train_loop(rank_run *run)
                     (long long)step);
         return ZINC_OK;
     }
+    if (run->rank == 0 && run->n_clipped > 0)
+        zn_info("train", "the gradient was clipped in %lld of %lld steps; grad_norm is before that",
+                (long long)run->n_clipped, (long long)step);
     ZN_TRY(save_model(run, s->o->output_dir));
     if (run->rank == 0)
         zn_info("train", "the model after step %lld is in %s", (long long)step, s->o->output_dir);
@@ -335,6 +341,7 @@ static zinc_status open_reports(rank_run *run)
     if (status != ZINC_OK)
         return status;
     ZN_TRY(zn_run_json_write(run->s));
+    zn_train_print_settings(run->s);
     zn_train_print_memory(run->s, run->engine, run->dev);
     ZN_TRY(zn_observer_open(run->s, run->engine, run->dev, 0, &run->observer));
     return open_progress(run->s, &run->progress);

@@ -118,6 +118,7 @@ static zinc_status load_data(zn_train_setup *s)
                                 .n_files = o->n_train_files,
                                 .tokenizer = s->tokenizer,
                                 .block_size = s->block_size,
+                                .refuse_long = o->block_size == 0,
                                 .vocab_size = (int32_t)s->spec.V,
                                 .eos_id = s->spec.eos_id};
     ZN_TRY(load_tokenizer(s));
@@ -131,9 +132,6 @@ static zinc_status load_data(zn_train_setup *s)
     if (zn_dataset_n_empty(s->train) > 0)
         zn_warn("data", "%lld of %lld rows have no target and teach nothing",
                 (long long)zn_dataset_n_empty(s->train), (long long)zn_dataset_n_rows(s->train));
-    if (zn_dataset_n_cut(s->train) > 0)
-        zn_warn("data", "%lld rows were cut to --block_size %lld",
-                (long long)zn_dataset_n_cut(s->train), (long long)s->block_size);
     if (o->n_validation_files == 0)
         return ZINC_OK;
     params.files = o->validation_files;
