@@ -33,7 +33,8 @@ typedef struct zinc_comm_params {
     size_t struct_size;
     int64_t timeout_ms;         /* deadline of every wait, > 0 */
     int64_t device_limit_bytes; /* most bytes the rank's engine may hold; 0: no limit */
-    int n_threads;              /* compute threads of this rank; 0: its share of the cores */
+    int n_threads; /* compute threads of this rank; 0: this machine's cores, divided by the number
+                      of ranks for kinds thread and host */
 } zinc_comm_params;
 
 #define ZINC_COMM_PARAMS_INIT                                                                      \

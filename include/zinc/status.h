@@ -40,6 +40,13 @@ ZINC_API const char *zinc_status_name(zinc_status status);
  *  Borrowed until the next failing call on this thread; "" if nothing has failed. */
 ZINC_API const char *zinc_last_error(void);
 
+/** Decide an error inside a callback that libzinc calls: `message` becomes this thread's message,
+ *  and the status is returned. Not collective. `message` is copied. */
+ZINC_API zinc_status zinc_fail(zinc_status status, const char *message);
+
+/** Free a text or an array that libzinc gave as owned; NULL is fine. Not collective. */
+ZINC_API void zinc_free(void *ptr);
+
 #ifdef __cplusplus
 }
 #endif
