@@ -54,7 +54,8 @@ typedef struct zn_update_args {
     float *state[2];  /* [n] each */
     const void *grad; /* [n] of grad_dtype */
     zn_dtype grad_dtype;
-    void *out16; /* [n] of out_dtype: the rounded master; NULL where params are masters */
+    void *out16; /* [n] of out_dtype (F32 too, where masters are offloaded): the rounded master;
+                    NULL where the parameters are the masters */
     zn_dtype out_dtype;
     const float *grad_scale; /* device scalar: unscale and clip in one factor */
     float lr, weight_decay, eps;

@@ -12,9 +12,8 @@ zinc_status zn_check_float(const char *name, zn_dtype dtype)
 zinc_status zn_check_update(const char *name, const zn_update_args *args)
 {
     ZN_TRY(zn_check_float(name, args->grad_dtype));
-    if (args->out16 && args->out_dtype != ZN_DTYPE_BF16 && args->out_dtype != ZN_DTYPE_F16)
-        ZN_FAIL(ZINC_E_INVALID, "%s writes parameters as bfloat16 or float16, not as %s", name,
-                zn_dtype_name(args->out_dtype));
+    if (args->out16)
+        ZN_TRY(zn_check_float(name, args->out_dtype));
     return ZINC_OK;
 }
 

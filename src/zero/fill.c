@@ -2,6 +2,8 @@
 /* fill.c — values in and out: each rank touches only its own slices. */
 #include "zero/zero_internal.h"
 
+#include <string.h>
+
 #include "base/sys.h"
 
 static zinc_status fill_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero_read_fn read,
@@ -19,17 +21,25 @@ static zinc_status fill_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero
     return ZINC_OK;
 }
 
-static zinc_status fill_master(zn_zero *zero, zn_zero_region *region)
+/* Masters from the parameters just filled; states begin at zero. */
+static zinc_status fill_masters(zn_zero *zero)
 {
-    const int first = zero->p.stage == 0 ? 0 : zero->rank;
-    const int last = zero->p.stage == 0 ? zero->n_ranks - 1 : zero->rank;
-    for (int64_t chunk = 0; chunk < region->n_chunks; chunk++)
-        for (int rank = first; rank <= last; rank++)
-            ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev),
-                                            zn_zero_at(&region->master, chunk, rank), ZN_DTYPE_F32,
-                                            zn_zero_at(&region->param, chunk, rank),
-                                            region->param.dtype, 1.0f, region->slice_elems));
-    return ZINC_OK;
+    const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
+    zn_zero_walk walk = {.write = true};
+    while (zn_zero_walk_next(zero, &walk)) {
+        const zn_zero_region *region = &zero->regions[walk.piece->region];
+        for (int k = 0; zero->window && k < n_states; k++)
+            memset(zn_zero_state_at(zero, k, walk.piece, walk.offset), 0,
+                   (size_t)walk.n * sizeof(float));
+        if (region->master_is_param)
+            continue;
+        ZN_TRY(zero->p.kernels->convert(
+            zn_device_compute(zero->p.dev),
+            zn_zero_state_at(zero, ZN_ZERO_MASTERS, walk.piece, walk.offset), ZN_DTYPE_F32,
+            zn_zero_piece_at(&region->param, walk.piece, walk.offset), region->param.dtype, 1.0f,
+            walk.n));
+    }
+    return walk.status;
 }
 
 static zinc_status fill_slices(zn_zero *zero, zn_zero_read_fn read, void *ctx)
@@ -80,10 +90,7 @@ zinc_status zn_zero_fill(zn_zero *zero, zn_zero_read_fn read, void *ctx)
     /* a rank that cannot read its part must not leave the others in the gather */
     ZN_TRY(zn_comm_agree(zero->p.comm, fill_slices(zero, read, ctx)));
     ZN_TRY(publish_everything(zero));
-    for (int r = 0; r < zero->n_regions; r++)
-        if (zero->regions[r].trainable && !zero->regions[r].master_is_param)
-            ZN_TRY(fill_master(zero, &zero->regions[r]));
-    return ZINC_OK;
+    return fill_masters(zero);
 }
 
 static zinc_status visit_frozen(zn_zero *zero, const zn_zero_piece *piece, zn_zero_visit_fn visit,
@@ -103,40 +110,36 @@ static zinc_status visit_frozen(zn_zero *zero, const zn_zero_piece *piece, zn_ze
 
 zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void *ctx)
 {
-    for (int64_t i = 0; i < zero->n_pieces; i++) {
-        const zn_zero_piece *piece = &zero->pieces[i];
-        const zn_zero_region *region = &zero->regions[piece->region];
-        if (piece->rank != zero->rank)
-            continue;
-        if (!region->trainable) {
-            if (what == ZN_ZERO_MASTERS)
-                ZN_TRY(visit_frozen(zero, piece, visit, ctx));
-            continue;
-        }
-        const zn_zero_view *view = what == ZN_ZERO_MASTERS ? &region->master : &region->state[what];
-        ZN_TRY(visit(ctx, piece->param, piece->param_offset, piece->n,
-                     zn_zero_piece_at(view, piece, 0)));
-    }
-    return ZINC_OK;
+    zn_zero_walk walk = {.read = true};
+    for (int64_t i = 0; what == ZN_ZERO_MASTERS && i < zero->n_pieces; i++)
+        if (zero->pieces[i].rank == zero->rank && !zero->regions[zero->pieces[i].region].trainable)
+            ZN_TRY(visit_frozen(zero, &zero->pieces[i], visit, ctx));
+    while (zn_zero_walk_next(zero, &walk))
+        if (walk.piece->rank == zero->rank)
+            ZN_TRY(visit(ctx, walk.piece->param, walk.piece->param_offset + walk.offset, walk.n,
+                         zn_zero_state_at(zero, what, walk.piece, walk.offset)));
+    return walk.status;
 }
 
 /* ---- restoring ---- */
 
-static zinc_status restore_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero_restore_fn read,
-                                 void *ctx)
+static zinc_status restore_part(zn_zero *zero, const zn_zero_walk *walk, zn_zero_restore_fn read,
+                                void *ctx)
 {
+    const zn_zero_piece *piece = walk->piece;
     const zn_zero_region *region = &zero->regions[piece->region];
     const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
-    float *master = zn_zero_piece_at(&region->master, piece, 0);
-    ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, piece->param_offset, piece->n, master));
+    const int64_t at = piece->param_offset + walk->offset;
+    float *master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset);
+    ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, at, walk->n, master));
     for (int k = 0; k < n_states; k++)
-        ZN_TRY(read(ctx, k, piece->param, piece->param_offset, piece->n,
-                    zn_zero_piece_at(&region->state[k], piece, 0)));
+        ZN_TRY(read(ctx, k, piece->param, at, walk->n,
+                    zn_zero_state_at(zero, k, piece, walk->offset)));
     if (region->master_is_param)
         return ZINC_OK;
     return zero->p.kernels->convert(zn_device_compute(zero->p.dev),
-                                    zn_zero_piece_at(&region->param, piece, 0), region->param.dtype,
-                                    master, ZN_DTYPE_F32, 1.0f, piece->n);
+                                    zn_zero_piece_at(&region->param, piece, walk->offset),
+                                    region->param.dtype, master, ZN_DTYPE_F32, 1.0f, walk->n);
 }
 
 /* A frozen parameter goes the way it first came. */
@@ -154,14 +157,13 @@ static zinc_status read_frozen(void *ctx, int param, int64_t offset, int64_t n, 
 static zinc_status restore_slices(zn_zero *zero, zn_zero_restore_fn read, void *ctx)
 {
     frozen_source source = {.read = read, .ctx = ctx};
-    for (int64_t i = 0; i < zero->n_pieces; i++) {
-        const zn_zero_piece *piece = &zero->pieces[i];
-        if (zn_zero_updates_here(zero, piece))
-            ZN_TRY(restore_piece(zero, piece, read, ctx));
-        else if (!zero->regions[piece->region].trainable && piece->rank == zero->rank)
-            ZN_TRY(fill_piece(zero, piece, read_frozen, &source));
-    }
-    return ZINC_OK;
+    zn_zero_walk walk = {.write = true};
+    for (int64_t i = 0; i < zero->n_pieces; i++)
+        if (zero->pieces[i].rank == zero->rank && !zero->regions[zero->pieces[i].region].trainable)
+            ZN_TRY(fill_piece(zero, &zero->pieces[i], read_frozen, &source));
+    while (zn_zero_walk_next(zero, &walk))
+        ZN_TRY(restore_part(zero, &walk, read, ctx));
+    return walk.status;
 }
 
 zinc_status zn_zero_restore(zn_zero *zero, zn_zero_restore_fn read, void *ctx)

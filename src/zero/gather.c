@@ -119,9 +119,15 @@ static zinc_status hold_region(zn_zero *zero, zn_zero_region *region)
 
 static zinc_status gather_more(zn_zero *zero, zn_zero_region *region, int64_t n_chunks)
 {
-    ZN_TRY(zn_zero_gather_chunks(zero, region, &region->param, region->gathered,
-                                 region->chunks_issued, n_chunks, INT64_MAX,
-                                 &region->gather_event));
+    zn_zero_view slices = region->param;
+    if (region->param_on_host) { /* first to its place in the gathered buffer, then to the peers */
+        ZN_TRY(zn_zero_param_to_device(zero, region, region->gathered, region->chunks_issued,
+                                       n_chunks));
+        slices = (zn_zero_view){region->gathered, region->param.dtype, region->chunk_elems,
+                                region->slice_elems};
+    }
+    ZN_TRY(zn_zero_gather_chunks(zero, region, &slices, region->gathered, region->chunks_issued,
+                                 n_chunks, INT64_MAX, &region->gather_event));
     region->chunks_issued += n_chunks;
     return ZINC_OK;
 }

@@ -59,6 +59,8 @@ static zinc_status reap_pending(zn_zero *zero, int keep)
 zinc_status zn_zero_reduce_wait(zn_zero *zero)
 {
     ZN_TRY(reap_pending(zero, 0));
+    for (int i = 0; i < 2; i++) /* the last one may have been of a region that stays here */
+        ZN_TRY(zn_zero_wait(zero->landing_event[i], &zero->stats.reduce_wait_s));
     return zn_zero_wait(zero->last_reduce, &zero->stats.reduce_wait_s);
 }
 
@@ -87,16 +89,21 @@ static zinc_status put_on_wire(zn_zero *zero, const zn_zero_region *region, int6
 static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t chunk, int64_t n)
 {
     const void *wire = NULL;
-    int slot = -1;
+    int slot = -1, landing = -1;
+    void *to = NULL;
+    const bool accumulate = !zn_zero_keeps_full_grads(zero) && zero->micro_batches > 0;
+    ZN_TRY(put_on_wire(zero, region, chunk, n, &wire, &slot));
+    ZN_TRY(zn_zero_order_after_compute(zero));
+    if (region->offloaded)
+        ZN_TRY(zn_zero_landing_get(zero, &landing, &to));
+    else
+        to = zn_zero_at(&region->grad, chunk, zero->rank);
     const zn_slices layout = {.dtype = zero->p.wire_dtype,
                               .slice_elems = region->slice_elems,
                               .n_blocks = n,
                               .shard_stride = region->grad.chunk_stride};
-    const bool accumulate = !zn_zero_keeps_full_grads(zero) && zero->micro_batches > 0;
-    ZN_TRY(put_on_wire(zero, region, chunk, n, &wire, &slot));
-    ZN_TRY(zn_zero_order_after_compute(zero));
-    ZN_TRY(zn_comm_reduce_scatter(zero->p.comm, wire, zn_zero_at(&region->grad, chunk, zero->rank),
-                                  &layout, region->grad.dtype, accumulate,
+    ZN_TRY(zn_comm_reduce_scatter(zero->p.comm, wire, to, &layout, region->grad.dtype,
+                                  accumulate && !region->offloaded,
                                   zero->list.unit_names[region->unit], &zero->last_reduce));
     zero->stats.n_reduces++;
     if (slot >= 0)
@@ -104,6 +111,8 @@ static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t 
     if (zero->p.stage == 0)
         ZN_TRY(zn_zero_gather_chunks(zero, region, &region->grad, region->grad.base, chunk, n,
                                      INT64_MAX, &zero->last_reduce));
+    if (region->offloaded)
+        ZN_TRY(zn_zero_land(zero, region, chunk, n, landing, accumulate));
     return zero->p.overlap_comm ? ZINC_OK
                                 : zn_zero_wait(zero->last_reduce, &zero->stats.reduce_wait_s);
 }

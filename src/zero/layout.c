@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout.c — units to regions, regions to chunks, chunks to slices, slices to pieces. */
 #include "zero/zero_internal.h"
+#include "zero/zero_plan.h"
 
 static int64_t round_up(int64_t n, int64_t to)
 {
@@ -109,7 +110,7 @@ static void count(zn_zero *zero)
             stats->largest_unit = zn_zero_unit_elems(zero, u);
 }
 
-zinc_status zn_zero_layout(zn_zero *zero)
+zinc_status zn_zero_layout_regions(zn_zero *zero)
 {
     const size_t n_specs = (size_t)zero->list.n_specs;
     const size_t n_units = (size_t)zero->list.n_units;
@@ -128,15 +129,18 @@ zinc_status zn_zero_layout(zn_zero *zero)
     for (int unit = 0; unit < zero->list.n_units; unit++)
         for (int kind = 0; kind < 4; kind++)
             place_region(zero, unit, kind < 2, kind % 2 == 1, persists, &n_placed);
-
-    zero->n_pieces = cut_all(zero, NULL);
-    ZN_TRY_GOTO(
-        zn_alloc_array(&zero->pieces, (size_t)zero->n_pieces, sizeof *zero->pieces, "pieces"));
-    cut_all(zero, zero->pieces);
     count(zero);
-    zn_free(persists);
-    return ZINC_OK;
+    status = ZINC_OK;
 fail:
     zn_free(persists);
     return status;
+}
+
+zinc_status zn_zero_layout(zn_zero *zero)
+{
+    ZN_TRY(zn_zero_layout_regions(zero));
+    zero->n_pieces = cut_all(zero, NULL);
+    ZN_TRY(zn_alloc_array(&zero->pieces, (size_t)zero->n_pieces, sizeof *zero->pieces, "pieces"));
+    cut_all(zero, zero->pieces);
+    return ZINC_OK;
 }

@@ -54,6 +54,7 @@ zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *li
     zero->p = *params;
     zero->rank = zn_comm_rank(params->comm);
     zero->n_ranks = zn_comm_n_ranks(params->comm);
+    zero->out_window = -1;
     zero->hooks = (zn_param_hooks){.ctx = zero,
                                    .param_dtype = params->param_dtype,
                                    .before_use = zn_zero_before_use,
@@ -215,21 +216,20 @@ static zinc_status find_bad(zn_zero *zero, zn_zero_step_result *result)
 
 /* ---- the update ---- */
 
-static zn_optim_segment segment_of(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset,
-                                   int64_t n)
+static zn_optim_segment segment_of(const zn_zero *zero, const zn_zero_walk *walk, void *out)
 {
+    const zn_zero_piece *piece = walk->piece;
     const zn_zero_region *region = &zero->regions[piece->region];
-    zn_optim_segment s = {.n = n,
-                          .master = zn_zero_piece_at(&region->master, piece, offset),
-                          .grad = zn_zero_piece_at(&region->grad, piece, offset),
+    zn_optim_segment s = {.n = walk->n,
+                          .master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset),
+                          .grad = zn_zero_piece_at(&region->grad, piece, walk->offset),
                           .grad_dtype = region->grad.dtype,
+                          .out16 = out,
                           .out_dtype = region->param.dtype,
                           .param = piece->param,
                           .group = zero->group_of_param[piece->param]};
     for (int k = 0; k < zero->p.optim->n_states; k++)
-        s.state[k] = zn_zero_piece_at(&region->state[k], piece, offset);
-    if (!region->master_is_param)
-        s.out16 = zn_zero_piece_at(&region->param, piece, offset);
+        s.state[k] = zn_zero_state_at(zero, k, piece, walk->offset);
     return s;
 }
 
@@ -247,12 +247,12 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
                               "optimizer sums"));
     }
     memset(zero->sums, 0, n * sizeof(double));
-    for (int64_t i = 0; i < zero->n_pieces; i++) {
-        if (!zn_zero_updates_here(zero, &zero->pieces[i]))
-            continue;
-        const zn_optim_segment s = segment_of(zero, &zero->pieces[i], 0, zero->pieces[i].n);
-        ZN_TRY(zero->p.optim->sums(step, &s, zero->sums + i * n_sums));
+    zn_zero_walk walk = {.read = true, .write = true};
+    while (zn_zero_walk_next(zero, &walk)) {
+        const zn_optim_segment s = segment_of(zero, &walk, NULL);
+        ZN_TRY(zero->p.optim->sums(step, &s, zero->sums + walk.index * n_sums));
     }
+    ZN_TRY(walk.status);
     ZN_TRY(zn_comm_exchange(zero->p.comm, zero->sums, n * sizeof(double), zero->all_sums,
                             "optimizer sums"));
     memset(zero->totals, 0, (size_t)zero->list.n_specs * (size_t)n_sums * sizeof(double));
@@ -266,27 +266,26 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
 static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
 {
     const int n_sums = zero->p.optim->n_sums;
+    zn_zero_walk walk = {.read = true, .write = true, .most = zero->p.sub_group};
     int64_t room = 0; /* elements left in the sub-group */
     if (n_sums > 0)
         ZN_TRY(param_sums(zero, step));
-    for (int64_t i = 0; i < zero->n_pieces; i++) {
-        const zn_zero_piece *piece = &zero->pieces[i];
-        if (!zn_zero_updates_here(zero, piece))
-            continue;
-        const double *totals = n_sums > 0 ? zero->totals + piece->param * n_sums : NULL;
-        for (int64_t done = 0; done < piece->n;) {
-            if (room == 0) {
-                room = zero->p.sub_group;
-                zero->stats.n_optimizer_calls++;
-            }
-            const int64_t n = piece->n - done < room ? piece->n - done : room;
-            const zn_optim_segment s = segment_of(zero, piece, done, n);
-            ZN_TRY(zero->p.optim->update(step, &s, totals));
-            done += n;
-            room -= n;
+    while (zn_zero_walk_next(zero, &walk)) {
+        void *out = NULL;
+        if (room == 0) {
+            room = zero->p.sub_group;
+            zero->stats.n_optimizer_calls++;
         }
+        ZN_TRY(zn_zero_out_get(zero, &walk, &out));
+        const zn_optim_segment s = segment_of(zero, &walk, out);
+        ZN_TRY(zero->p.optim->update(
+            step, &s, n_sums > 0 ? zero->totals + walk.piece->param * n_sums : NULL));
+        ZN_TRY(zn_zero_out_send(zero, &walk, out));
+        room -= walk.n;
+        walk.most = room > 0 ? room : zero->p.sub_group;
     }
-    return ZINC_OK;
+    ZN_TRY(walk.status);
+    return zn_zero_out_wait(zero);
 }
 
 /* DeepSpeed's coefficient: 1 / max(1, (norm + 1e-6) / clip). */

@@ -19,7 +19,8 @@ void zn_zero_params_defaults(zn_zero_params *out)
                             .max_live = 1000000000,
                             .max_reuse_distance = 1000000000,
                             .sub_group = 1000000000,
-                            .share_parameters = true};
+                            .share_parameters = true,
+                            .offload_ratio = 1};
 }
 
 bool zn_zero_keeps_full_grads(const zn_zero *zero)
@@ -93,7 +94,8 @@ static zinc_status alloc_params(zn_zero *zero)
         zn_zero_region *region = &zero->regions[r];
         region->shared = zero->shared_slab != NULL;
         region->full = region->shared || zero->p.stage < 3 || region->persistent;
-        total += slab_elems(region, region->full);
+        if (!region->param_on_host)
+            total += slab_elems(region, region->full);
     }
     char *base = zero->shared_slab;
     if (!base) {
@@ -103,11 +105,19 @@ static zinc_status alloc_params(zn_zero *zero)
     }
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
+        if (region->param_on_host)
+            continue;
         region->param = region->full ? full_view(region, base, zero->p.param_dtype)
                                      : packed_view(region, base, zero->p.param_dtype);
         base += (size_t)slab_elems(region, region->full) * zn_dtype_size(zero->p.param_dtype);
     }
     return ZINC_OK;
+}
+
+/* Whether a region has this kind of quantity in a slab on the device. */
+static bool on_device(const zn_zero_region *region)
+{
+    return region->trainable && !region->offloaded;
 }
 
 /* Lay one fp32-like quantity of every trainable region into a new slab. */
@@ -116,13 +126,13 @@ static zinc_status alloc_quantity(zn_zero *zero, zn_mem_category category, bool 
 {
     int64_t total = 0;
     for (int r = 0; r < zero->n_regions; r++)
-        if (zero->regions[r].trainable)
+        if (on_device(&zero->regions[r]))
             total += slab_elems(&zero->regions[r], full);
     ZN_TRY(slab_alloc(zero, category, total, dtype, what, slab));
     char *base = *slab;
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
-        if (!region->trainable)
+        if (!on_device(region))
             continue;
         const zn_zero_view view =
             full ? full_view(region, base, dtype) : packed_view(region, base, dtype);
@@ -137,6 +147,8 @@ static zinc_status alloc_optimizer(zn_zero *zero)
     const bool full = zero->p.stage == 0;
     if (zero->p.param_dtype == ZN_DTYPE_F32) {
         for (int r = 0; r < zero->n_regions; r++) {
+            if (zero->regions[r].offloaded)
+                continue;
             zero->regions[r].master = zero->regions[r].param;
             zero->regions[r].master_is_param = true;
         }
@@ -152,13 +164,33 @@ static zinc_status alloc_optimizer(zn_zero *zero)
     return ZINC_OK;
 }
 
+/* Where the model adds micro-batches up: the gradients at rest themselves, unless those are
+ * offloaded. */
+static zinc_status alloc_accumulators(zn_zero *zero)
+{
+    int64_t total = 0;
+    if (!zn_zero_adds_in_place(zero))
+        return ZINC_OK;
+    for (int r = 0; r < zero->n_regions; r++)
+        if (zero->regions[r].offloaded)
+            total += zero->regions[r].padded_elems;
+    ZN_TRY(slab_alloc(zero, ZN_MEM_GRADIENTS, total, ZN_DTYPE_F32, "accumulated gradients",
+                      &zero->accumulator_slab));
+    float *next = zero->accumulator_slab;
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        region->unit_grad = region->offloaded ? next : region->grad.base;
+        next += region->offloaded ? region->padded_elems : 0;
+    }
+    return ZINC_OK;
+}
+
 static zinc_status alloc_grads(zn_zero *zero)
 {
     const bool full = zn_zero_keeps_full_grads(zero);
     ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, full, zero->p.grad_accum_dtype, "gradients",
                           &zero->grad_slab, offsetof(zn_zero_region, grad)));
-    for (int r = 0; zn_zero_adds_in_place(zero) && r < zero->n_regions; r++)
-        zero->regions[r].unit_grad = zero->regions[r].grad.base;
+    ZN_TRY(alloc_accumulators(zero));
     if (zero->p.wire_dtype == ZN_DTYPE_F32)
         return ZINC_OK;
     for (int r = 0; r < zero->n_regions; r++) {
@@ -180,6 +212,12 @@ zinc_status zn_zero_store_alloc(zn_zero *zero)
 {
     zero->gather_pool = (zn_zero_pool){.category = ZN_MEM_BUFFERS, .what = "a gathered unit"};
     zero->grad_pool = (zn_zero_pool){.category = ZN_MEM_GRADIENTS, .what = "a unit's gradient"};
+    if (zero->p.param_tier != ZN_ZERO_ON_DEVICE) {
+        zero->p.share_parameters = false; /* each rank streams its own */
+        if (zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE)
+            zero->p.optimizer_tier = ZN_ZERO_ON_HOST; /* updates run where the shards are */
+    }
+    ZN_TRY(zn_zero_offload_alloc(zero));
     ZN_TRY(alloc_params(zero));
     ZN_TRY(alloc_optimizer(zero));
     ZN_TRY(alloc_grads(zero));
@@ -203,8 +241,10 @@ static void pool_free(zn_zero *zero, zn_zero_pool *pool)
 
 void zn_zero_store_free(zn_zero *zero)
 {
+    zn_zero_offload_free(zero);
     pool_free(zero, &zero->gather_pool);
     pool_free(zero, &zero->grad_pool);
+    zn_device_free(zero->p.dev, zero->accumulator_slab);
     zn_device_free(zero->p.dev, zero->param_slab);
     zn_device_free(zero->p.dev, zero->master_slab);
     zn_device_free(zero->p.dev, zero->grad_slab);

@@ -40,6 +40,13 @@
 
 typedef struct zn_zero zn_zero;
 
+/* Where a part of the state lives. */
+typedef enum zn_zero_tier {
+    ZN_ZERO_ON_DEVICE,
+    ZN_ZERO_ON_HOST,
+    ZN_ZERO_ON_DISK,
+} zn_zero_tier;
+
 /* Sizes are elements. Start from zn_zero_params_defaults. */
 typedef struct zn_zero_params {
     zn_device *dev; /* borrowed, as all below */
@@ -61,6 +68,12 @@ typedef struct zn_zero_params {
     int64_t sub_group;          /* sub_group_size */
     bool overlap_comm;
     bool share_parameters; /* where ranks share memory: one buffer holds all ranks' slices */
+    /* Stages 1 to 3: masters, optimizer state and reduced gradients live on the host, or masters
+     * and state on disk and gradients on the host; the update runs there. */
+    zn_zero_tier optimizer_tier;
+    zn_zero_tier param_tier; /* stage 3: shards of parameters above the persistence threshold */
+    const char *disk_path;   /* existing folder for ON_DISK; borrowed during create */
+    double offload_ratio;    /* share of the optimizer's elements that is offloaded, by unit */
 } zn_zero_params;
 
 /** DeepSpeed 0.19.8's defaults; dev, comm, kernels and optim NULL. */
@@ -145,10 +158,12 @@ typedef struct zn_zero_stats {
     int64_t live_peak;     /* gathered elements at once, persistent ones not counted */
     int64_t prefetch_peak; /* elements gathered ahead and not yet used, at once */
     int64_t trace_resets;  /* times the order of use changed */
-    double gather_wait_s;  /* seconds that this rank stood waiting for parameters */
-    double reduce_wait_s;  /* ... and for reductions of gradients */
-    double forward_s;      /* from begin to the first use in backward; waits included. The head
-                              computes loss and gradient at once and counts as backward */
+    int64_t to_device_bytes, to_host_bytes; /* over the link */
+    int64_t disk_read_bytes, disk_written_bytes;
+    double gather_wait_s; /* seconds that this rank stood waiting for parameters */
+    double reduce_wait_s; /* ... and for reductions of gradients */
+    double forward_s;     /* from begin to the first use in backward; waits included. The head
+                             computes loss and gradient at once and counts as backward */
 } zn_zero_stats;
 
 void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out);

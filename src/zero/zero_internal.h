@@ -34,6 +34,9 @@ typedef struct zn_zero_region {
     int64_t n_chunks, chunk_elems, slice_elems, padded_elems;
     int64_t first_chunk; /* number of this region's chunk 0 among all trainable chunks */
 
+    bool offloaded;      /* masters, state and reduced gradients are not on the device */
+    bool param_on_host;  /* the parameter shard is not on the device */
+    int64_t slab_first;  /* of an offloaded region: where its shard begins in the host slabs */
     zn_zero_view param;  /* this rank's slices; full layout where a full copy is kept */
     bool full;           /* param.base is a complete copy: nothing to gather */
     bool shared;         /* param.base is one buffer of all ranks */
@@ -90,6 +93,14 @@ typedef struct zn_zero_pending {
     float *buffer; /* goes back to the gradient pool afterwards; NULL: nothing to return */
 } zn_zero_pending;
 
+/* Offloaded masters and states are worked on in windows of consecutive shard elements; from disk
+ * each is read, updated and written back, its neighbours' transfers running beside it. */
+typedef struct zn_zero_window {
+    int64_t first, n; /* shard elements; n 0: none */
+    float *buffer;    /* disk: (1 + n_states) runs of window_elems; NULL: the slabs are in memory */
+    zn_event ready;   /* disk: it has been read */
+} zn_zero_window;
+
 #define ZN_ZERO_MAX_PENDING 2 /* unit gradients in flight; as DeepSpeed's stage 3 */
 
 struct zn_zero {
@@ -109,8 +120,31 @@ struct zn_zero {
     int64_t n_chunks; /* of all trainable regions */
 
     void *param_slab, *shared_slab, *master_slab, *grad_slab; /* one allocation a quantity */
+    void *accumulator_slab; /* full unit gradients of offloaded regions that add in place */
     void *state_slab[ZN_OPTIM_MAX_STATES];
     int64_t shared_charge; /* bytes charged for this rank's slices of shared_slab */
+
+    /* offload.c; everything zero unless something is offloaded */
+    void *host_param_slab, *host_master_slab, *host_grad_slab;
+    void *host_state_slab[ZN_OPTIM_MAX_STATES];
+    int64_t offloaded_elems; /* of this rank's shard */
+    void *landing[2];        /* device: reduced slices of one bucket on their way to the host */
+    zn_event landing_event[2];
+    void *bounce; /* host: what is added to gradients that are there already */
+    int64_t landing_elems;
+    int landing_next;
+    void *out[2]; /* host: updated parameters on their way to the device, window_elems each */
+    zn_event out_event[2];
+    int out_next;
+    int64_t out_window;        /* of out[out_next]; -1: none */
+    zn_zero_window windows[2]; /* disk */
+    zn_zero_window *window;    /* the open one; NULL: everything is in memory */
+    int64_t window_index;
+    int64_t window_elems;
+    zn_stream *disk_stream;
+    int disk_fd;
+    char *disk_file;
+    bool disk_direct;
 
     zn_zero_pool gather_pool, grad_pool;
     void *staging[2]; /* 16-bit wire: what a reduce bucket is rounded into */
@@ -195,6 +229,42 @@ ZINC_MUST_CHECK zinc_status zn_zero_trace_end(zn_zero *zero);
  *  again, or unknown. */
 int64_t zn_zero_next_use(const zn_zero *zero, int unit);
 int64_t zn_zero_unit_elems(const zn_zero *zero, int unit);
+/* offload.c */
+/** Lay offloaded regions out on the host and make the buffers of their transfers. */
+ZINC_MUST_CHECK zinc_status zn_zero_offload_alloc(zn_zero *zero);
+void zn_zero_offload_free(zn_zero *zero);
+/** Where the reduction of `region`'s chunks [chunk, chunk + n) should put this rank's slices, and
+ *  then (land) their way from there to the gradients at rest. */
+ZINC_MUST_CHECK zinc_status zn_zero_landing_get(zn_zero *zero, int *slot, void **out);
+ZINC_MUST_CHECK zinc_status zn_zero_land(zn_zero *zero, const zn_zero_region *region, int64_t chunk,
+                                         int64_t n, int slot, bool accumulate);
+/** Copy this rank's slices of chunks [first, first + n) from the host into `full`. */
+ZINC_MUST_CHECK zinc_status zn_zero_param_to_device(zn_zero *zero, const zn_zero_region *region,
+                                                    void *full, int64_t first, int64_t n);
+/** A master or state element of a piece: in its slab, or in the open window. */
+float *zn_zero_state_at(const zn_zero *zero, int what, const zn_zero_piece *piece, int64_t offset);
+
+/* A walk over the pieces that this rank updates, in layout order, cut where a window ends. Usage:
+ *   zn_zero_walk walk = {.read = true, .write = true};
+ *   while (zn_zero_walk_next(zero, &walk)) { … walk.piece, walk.offset, walk.n … }
+ *   then check walk.status. */
+typedef struct zn_zero_walk {
+    bool read, write; /* whether windows on disk are read before and written after */
+    int64_t most;     /* cut also after so many elements; 0: no */
+    const zn_zero_piece *piece;
+    int64_t offset, n;
+    int64_t index; /* of piece; internal */
+    int64_t next_read;
+    zinc_status status;
+} zn_zero_walk;
+bool zn_zero_walk_next(zn_zero *zero, zn_zero_walk *walk);
+
+/** Where an update writes the training-type parameters of a walk's part, or NULL where the masters
+ *  are the parameters; and then (after all parts that share it) their way to the device. */
+ZINC_MUST_CHECK zinc_status zn_zero_out_get(zn_zero *zero, const zn_zero_walk *walk, void **out);
+ZINC_MUST_CHECK zinc_status zn_zero_out_send(zn_zero *zero, const zn_zero_walk *walk, void *out);
+ZINC_MUST_CHECK zinc_status zn_zero_out_wait(zn_zero *zero);
+
 /* fill.c */
 /** Make updated slices visible to all ranks: gathers full copies, or a barrier where shared. */
 ZINC_MUST_CHECK zinc_status zn_zero_publish(zn_zero *zero);

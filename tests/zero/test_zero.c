@@ -369,7 +369,83 @@ static void restored_state_is_exact_anywhere_and_goes_on_bit_for_bit(void **stat
     }
 }
 
+/* i picks stage, tiers, ratio, accumulation and link; every combination of them comes up. */
+static toy_job offloaded(int i, zn_dtype dtype)
+{
+    static const double ratios[] = {1, 0.4, 1, 0.7};
+    const int stage = 1 + i % 3;
+    toy_job job = reference(2, dtype, 1 + (i / 3) % 2, stage);
+    job.p.optimizer_tier = (i / 6) % 2 ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST;
+    job.p.param_tier = stage == 3 && (i / 2) % 2 ? ZN_ZERO_ON_HOST : ZN_ZERO_ON_DEVICE;
+    job.p.disk_path = "/tmp";
+    job.p.offload_ratio = ratios[i % 4];
+    job.p.sub_group = i % 5 ? 1000000 : 397;
+    job.p.share_parameters = i % 7 == 0;
+    job.p.overlap_comm = i % 2;
+    job.link_bytes_per_s = i % 4 == 3 ? 20e6 : 0;
+    return job;
+}
+
+static void offload_to_host_and_disk_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        for (int i = 0; i < 12; i++) {
+            const zn_dtype dtype = d ? ZN_DTYPE_BF16 : ZN_DTYPE_F32;
+            toy_job job = offloaded(i, dtype);
+            toy_job base = reference(2, dtype, job.accumulation, job.p.stage);
+            toy_run(&base);
+            toy_run(&job);
+            assert_same_bits(&base, &job);
+            assert_true(job.host.now[ZN_MEM_GRADIENTS] > 0);
+            toy_free(&base);
+            toy_free(&job);
+        }
+    }
+}
+
+/* The largest parameter alone fills three windows; masters and momenta are read and written whole.
+ */
+static void windows_on_disk_move_12_bytes_a_parameter_each_way(void **state)
+{
+    (void)state;
+    toy_job base = reference(1, ZN_DTYPE_BF16, 1, 2), job = reference(1, ZN_DTYPE_BF16, 1, 2);
+    base.embed_elems = job.embed_elems = 2 * ZN_ZERO_CHUNK + 1001;
+    base.steps = job.steps = 2;
+    job.p.optimizer_tier = ZN_ZERO_ON_DISK;
+    job.p.disk_path = "/tmp";
+    toy_run(&base);
+    toy_run(&job);
+    assert_same_bits(&base, &job);
+    assert_int_equal(job.stats.disk_written_bytes, 12 * job.stats.trainable_padded);
+    assert_int_equal(job.host.now[ZN_MEM_MASTERS], 0);
+    assert_int_equal(job.host.now[ZN_MEM_OPTIMIZER_STATE], 0);
+    toy_free(&base);
+    toy_free(&job);
+}
+
+static void with_everything_offloaded_the_device_keeps_only_what_it_works_on(void **state)
+{
+    (void)state;
+    toy_job job = reference(2, ZN_DTYPE_BF16, 1, 3);
+    job.p.optimizer_tier = job.p.param_tier = ZN_ZERO_ON_HOST;
+    job.p.max_live = 1;
+    toy_run(&job);
+    const int64_t all = job.stats.padded_elems, trainable = job.stats.trainable_padded;
+    assert_int_equal(job.memory.now[ZN_MEM_PARAMETERS], 0);
+    assert_int_equal(job.memory.now[ZN_MEM_MASTERS], 0);
+    assert_int_equal(job.memory.now[ZN_MEM_OPTIMIZER_STATE], 0);
+    assert_int_equal(job.host.now[ZN_MEM_PARAMETERS], 2 * all / 2);
+    assert_int_equal(job.host.now[ZN_MEM_MASTERS], 4 * trainable / 2);
+    assert_int_equal(job.host.now[ZN_MEM_OPTIMIZER_STATE], 8 * trainable / 2);
+    assert_int_equal(job.host.now[ZN_MEM_GRADIENTS], 4 * trainable / 2);
+    toy_free(&job);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(offload_to_host_and_disk_changes_no_bit),
+    cmocka_unit_test(windows_on_disk_move_12_bytes_a_parameter_each_way),
+    cmocka_unit_test(with_everything_offloaded_the_device_keeps_only_what_it_works_on),
     cmocka_unit_test(restored_state_is_exact_anywhere_and_goes_on_bit_for_bit),
     cmocka_unit_test(stages_give_the_same_bits_at_every_world_size_and_precision),
     cmocka_unit_test(with_accumulation_stage_0_equals_1_and_2_equals_3),

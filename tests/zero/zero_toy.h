@@ -29,6 +29,7 @@ typedef struct toy_job {
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
     bool eval_between, untied, unchecked;
+    double link_bytes_per_s; /* 0: copies are as fast as memory */
     int poison_step; /* from 1: rank 0 puts an infinity into the gradient of "layer.1.w"; 0: never
                       */
     /* results, the same layout whatever the sharding */
@@ -40,7 +41,7 @@ typedef struct toy_job {
     int bad_param;
     zn_zero_stats stats; /* of rank 0, after the last step; counts of that step alone */
     zn_comm_stats comm;
-    zn_mem_usage memory;              /* rank 0 */
+    zn_mem_usage memory, host;        /* rank 0 */
     int64_t allocs_late;              /* device allocations after step 2 */
     int64_t in_flight_beside_compute; /* most collectives in flight while a unit was used */
 } toy_job;
@@ -287,6 +288,7 @@ static inline zinc_status toy_steps(toy_rank *r, zn_zero *zero, zn_device *dev, 
         zn_device_usage(dev, ZN_PLACE_DEVICE, &after);
         job->allocs_late = job->steps > 2 ? after.n_allocs - before.n_allocs : 0;
         job->memory = after;
+        zn_device_usage(dev, ZN_PLACE_HOST, &job->host);
         zn_zero_get_stats(zero, &job->stats);
         zn_comm_get_stats(comm, &job->comm);
     }
@@ -302,7 +304,8 @@ static inline zinc_status toy_run_rank(toy_rank *r)
     zn_zero *zero = NULL;
     zn_param_list list = {0};
     int64_t first[TOY_N_PARAMS];
-    const zn_device_params dp = {.rank = r->rank, .n_threads = 1};
+    const zn_device_params dp = {
+        .rank = r->rank, .n_threads = 1, .link_bytes_per_s = job->link_bytes_per_s};
     ZN_TRY_GOTO(zn_device_open("cpu", &dp, &dev));
     const zn_comm_params cp = {.backend = job->n_ranks == 1 ? "self" : "thread",
                                .rank = r->rank,

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero_plan.c — a rank's bytes and traffic from the layout and a walk over the units that moves
+ * nothing. */
+#include "zero/zero_plan.h"
+
+#include <string.h>
+
+#include "zero/zero_dry.h"
+
+#define WALKED 3 /* micro-batches until nothing new is asked for */
+
+/* ---- sums ---- */
+
+/* Elements of all regions of a kind that a rank keeps: its slices, or all of them. */
+typedef struct dry_sums {
+    int64_t whole, shard;               /* parameters in full, and as slices */
+    int64_t trainable, trainable_shard; /* padded elements, and a rank's slices */
+    int64_t persistent;                 /* trainable ones that every rank keeps in full */
+    int64_t bucket;                     /* most elements of one reduction */
+} dry_sums;
+
+static dry_sums sum_regions(const zn_zero_dry *run)
+{
+    const zn_zero *zero = run->zero;
+    dry_sums sums = {0};
+    for (int r = 0; r < zero->n_regions; r++) {
+        const zn_zero_region *region = &zero->regions[r];
+        const int64_t shard = region->n_chunks * region->slice_elems;
+        if (zn_zero_dry_whole(run, region) && !run->shared)
+            sums.whole += region->padded_elems;
+        else
+            sums.shard += shard;
+        if (!region->trainable)
+            continue;
+        sums.trainable += region->padded_elems;
+        sums.trainable_shard += shard;
+        if (region->persistent)
+            sums.persistent += region->padded_elems;
+        int64_t chunks = zero->p.reduce_bucket / region->chunk_elems;
+        chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
+        if (chunks * region->chunk_elems > sums.bucket)
+            sums.bucket = chunks * region->chunk_elems;
+    }
+    return sums;
+}
+
+static void fill_states(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
+{
+    const zn_zero_params *p = &run->zero->p;
+    const zn_zero_home optimizer = run->params->optimizer;
+    const zn_zero_home grads =
+        optimizer == ZN_ZERO_HOME_DEVICE ? ZN_ZERO_HOME_DEVICE : ZN_ZERO_HOME_HOST;
+    const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
+    const int64_t held = p->stage == 0 ? sums->trainable : sums->trainable_shard;
+    const int n_states = p->optim ? p->optim->n_states : 0;
+    /* fp32 masters are the parameters themselves while both are on the device */
+    const bool alias = p->param_dtype == ZN_DTYPE_F32 && optimizer == ZN_ZERO_HOME_DEVICE;
+    const bool full = run->full_grads;
+    out->parameters[ZN_ZERO_HOME_DEVICE] = sums->whole * param_bytes;
+    out->parameters[run->params->params] += sums->shard * param_bytes;
+    out->gradients[full ? ZN_ZERO_HOME_DEVICE : grads] +=
+        (full ? sums->trainable : held) * (int64_t)zn_dtype_size(p->grad_accum_dtype);
+    if (full && grads == ZN_ZERO_HOME_HOST) /* and the slices of the sum, where the update is */
+        out->gradients[grads] += held * (int64_t)zn_dtype_size(p->grad_accum_dtype);
+    out->masters[optimizer] = alias ? 0 : held * 4;
+    out->optimizer_state[optimizer] = held * 4 * n_states;
+    out->padded_elems = run->zero->stats.padded_elems;
+    out->trainable_padded = sums->trainable;
+    out->largest_unit = run->zero->stats.largest_unit;
+    out->shard_elems = held;
+}
+
+/* Device buckets, and what offloading passes through. */
+static void fill_buffers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
+{
+    const zn_zero_params *p = &run->zero->p;
+    const zn_zero_home optimizer = run->params->optimizer;
+    const int n_states = p->optim ? p->optim->n_states : 0;
+    out->unit_gradients = run->grads.n_bytes;
+    out->live_units = run->gathers.n_bytes;
+    out->live_peak = run->zero->stats.live_peak;
+    if (p->wire_dtype != ZN_DTYPE_F32)
+        out->buckets =
+            sums->bucket * (int64_t)zn_dtype_size(p->wire_dtype) * (p->overlap_comm ? 2 : 1);
+    if (optimizer == ZN_ZERO_HOME_DEVICE)
+        return;
+    /* two landings for the slices of a bucket, and on the host one to add from */
+    const int64_t landing =
+        sums->bucket / run->zero->n_ranks * (int64_t)zn_dtype_size(p->grad_accum_dtype);
+    const int64_t window = out->shard_elems < p->sub_group ? out->shard_elems : p->sub_group;
+    out->buckets += 2 * landing;
+    out->staging = landing + 2 * window * (int64_t)zn_dtype_size(p->param_dtype);
+    if (optimizer == ZN_ZERO_HOME_DISK)
+        out->staging += 2 * window * 4 * (1 + n_states);
+}
+
+static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
+{
+    const zn_zero_params *p = &run->zero->p;
+    const int64_t micro = p->gradient_accumulation_steps;
+    const int64_t reductions = run->full_grads ? 1 : micro;
+    const double sent = (double)(run->zero->n_ranks - 1) / run->zero->n_ranks;
+    const double grad_bytes = (double)zn_dtype_size(p->grad_accum_dtype);
+    const double param_bytes = (double)zn_dtype_size(p->param_dtype);
+    const int64_t published = run->shared || p->stage == 0 ? 0
+                              : p->stage < 3               ? sums->trainable
+                                                           : sums->persistent;
+    const int64_t gathered = run->gathered_elems * micro + published;
+    out->reduce_elems = sums->trainable * reductions;
+    out->reduce_bytes = sent * (double)out->reduce_elems * (double)zn_dtype_size(p->wire_dtype);
+    out->gather_elems = gathered + (p->stage == 0 ? sums->trainable : 0);
+    out->gather_bytes = sent * (p->stage == 0 ? (double)sums->trainable * grad_bytes
+                                              : (double)gathered * param_bytes);
+    out->n_collectives = run->n_reduces * reductions + run->n_gathers * micro +
+                         (p->stage == 0 ? run->n_reduces : published > 0);
+}
+
+/* Copies between device, host and disk in one optimizer step. */
+static void fill_transfers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
+{
+    const zn_zero_params *p = &run->zero->p;
+    const zn_zero_home optimizer = run->params->optimizer;
+    const int64_t micro = p->gradient_accumulation_steps;
+    const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
+    const int64_t reductions = run->full_grads ? 1 : micro;
+    const int64_t shard = sums->trainable_shard;
+    const int64_t state_bytes = 4 + 4 * (p->optim ? p->optim->n_states : 0);
+    if (optimizer != ZN_ZERO_HOME_DEVICE) {
+        out->to_host_bytes += shard * reductions * (int64_t)zn_dtype_size(p->grad_accum_dtype);
+        if (run->params->params == ZN_ZERO_HOME_DEVICE)
+            out->to_device_bytes += shard * param_bytes;
+    }
+    if (optimizer == ZN_ZERO_HOME_DISK) {
+        out->disk_read_bytes += shard * state_bytes;
+        out->disk_written_bytes += shard * state_bytes;
+    }
+    if (run->params->params == ZN_ZERO_HOME_DEVICE)
+        return;
+    const int64_t up = run->gathered_elems / run->zero->n_ranks * micro * param_bytes;
+    out->to_device_bytes += up;
+    if (optimizer == ZN_ZERO_HOME_DEVICE)
+        out->to_host_bytes += shard * param_bytes;
+    if (run->params->params == ZN_ZERO_HOME_DISK) {
+        out->disk_read_bytes += up;
+        out->disk_written_bytes += shard * param_bytes;
+    }
+}
+
+static zinc_status check(const zn_zero_plan_params *params)
+{
+    const zn_zero_params *p = params->zero;
+    if (p->stage < 0 || p->stage > 3)
+        ZN_FAIL(ZINC_E_INVALID, "zero_optimization.stage is %d; 0, 1, 2 and 3 exist", p->stage);
+    if (params->n_ranks < 1 || params->n_ranks > ZN_ZERO_MAX_RANKS)
+        ZN_FAIL(ZINC_E_INVALID, "%d ranks: from 1 to %d can be planned", params->n_ranks,
+                ZN_ZERO_MAX_RANKS);
+    if (params->optimizer != ZN_ZERO_HOME_DEVICE && p->stage == 0)
+        ZN_FAIL(ZINC_E_INVALID, "offload_optimizer needs stage 1, 2 or 3; the stage is 0");
+    if (params->params != ZN_ZERO_HOME_DEVICE && p->stage != 3)
+        ZN_FAIL(ZINC_E_INVALID, "offload_param needs stage 3; the stage is %d", p->stage);
+    return ZINC_OK;
+}
+
+static zinc_status start(zn_zero_dry *run, const zn_param_list *list)
+{
+    zn_zero *zero = run->zero;
+    const size_t n = (size_t)list->n_units * 4;
+    zero->p = *run->params->zero;
+    zero->n_ranks = run->params->n_ranks;
+    zero->list = *list; /* borrowed: only read */
+    zero->training = true;
+    run->shared = run->params->shared && zero->p.share_parameters && zero->p.stage > 0 &&
+                  zero->n_ranks > 1 && run->params->params == ZN_ZERO_HOME_DEVICE;
+    run->full_grads = zn_zero_keeps_full_grads(zero);
+    run->adds_in_place = zn_zero_adds_in_place(zero);
+    ZN_TRY(zn_zero_layout_regions(zero));
+    ZN_TRY(zn_alloc_array(&run->gather_item, n, sizeof(int), "planned units"));
+    ZN_TRY(zn_alloc_array(&run->grad_item, n, sizeof(int), "planned units"));
+    memset(run->gather_item, 0xff, n * sizeof(int)); /* -1: nothing held */
+    memset(run->grad_item, 0xff, n * sizeof(int));
+    return ZINC_OK;
+}
+
+static void finish(zn_zero_dry *run)
+{
+    if (run->zero) {
+        zn_free(run->zero->regions);
+        zn_free(run->zero->places);
+        zn_free(run->zero->placed);
+        zn_free(run->zero->units);
+        zn_free(run->zero->trace);
+    }
+    zn_free(run->zero);
+    zn_free(run->gathers.items);
+    zn_free(run->grads.items);
+    zn_free(run->gather_item);
+    zn_free(run->grad_item);
+}
+
+zinc_status zn_zero_plan_make(const zn_zero_plan_params *params, const zn_param_list *list,
+                              zn_zero_plan *out)
+{
+    zinc_status status;
+    zn_zero_dry run = {.params = params};
+    zn_zero_plan plan = {0};
+    ZN_TRY(check(params));
+    ZN_TRY_GOTO(zn_alloc(&run.zero, sizeof *run.zero, "a plan"));
+    ZN_TRY_GOTO(start(&run, list));
+    for (int i = 0; i < WALKED; i++)
+        ZN_TRY_GOTO(zn_zero_dry_micro_batch(&run));
+    const dry_sums sums = sum_regions(&run);
+    fill_states(&run, &sums, &plan);
+    fill_buffers(&run, &sums, &plan);
+    fill_traffic(&run, &sums, &plan);
+    fill_transfers(&run, &sums, &plan);
+    *out = plan;
+    status = ZINC_OK;
+fail:
+    finish(&run);
+    return status;
+}

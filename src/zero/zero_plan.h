@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero_plan.h — what zn_zero_create and a step would hold and move, without memory and ranks.
+ *
+ * The layout is the one of training (layout.c), and gathers, prefetches and unit gradients follow
+ * the rules of gather.c and grads.c over the order in which the decoder uses its units. Nothing is
+ * allocated but tables of regions, so a question about 1,024 ranks is as cheap as one about two;
+ * tests/zero/test_zero_plan.c holds answers and accounts together. Layer: zero. */
+#ifndef ZN_ZERO_ZERO_PLAN_H
+#define ZN_ZERO_ZERO_PLAN_H
+
+#include "zero/zero.h"
+
+/* Where a part of the state lives. */
+typedef enum zn_zero_home {
+    ZN_ZERO_HOME_DEVICE,
+    ZN_ZERO_HOME_HOST,
+    ZN_ZERO_HOME_DISK,
+    ZN_ZERO_N_HOMES,
+} zn_zero_home;
+
+/* A slice must hold at least ZN_ZERO_ALIGN elements of a chunk. */
+#define ZN_ZERO_MAX_RANKS ((int)(ZN_ZERO_CHUNK / ZN_ZERO_ALIGN))
+
+typedef struct zn_zero_plan_params {
+    const zn_zero_params *zero; /* dev, comm, kernels may be NULL */
+    int n_ranks;                /* 1..ZN_ZERO_MAX_RANKS */
+    bool shared;                /* ranks share memory: share_parameters takes effect */
+    bool tied;                  /* the head uses unit 0 too */
+    /* Stages 1 to 3. HOST: masters, state and reduced gradients are there and the update runs
+     * there. DISK: masters and state are on disk, gradients on the host. */
+    zn_zero_home optimizer;
+    zn_zero_home params; /* stage 3: shards of parameters above the persistence threshold */
+} zn_zero_plan_params;
+
+/* Bytes and elements of one rank; times are an optimizer step. */
+typedef struct zn_zero_plan {
+    int64_t parameters[ZN_ZERO_N_HOMES], gradients[ZN_ZERO_N_HOMES];
+    int64_t masters[ZN_ZERO_N_HOMES], optimizer_state[ZN_ZERO_N_HOMES];
+    int64_t unit_gradients; /* device: fp32 gradients of units in backward */
+    int64_t live_units;     /* device: gathered units, prefetched ones too */
+    int64_t buckets;        /* device: what collectives and copies to the host pass through */
+    int64_t staging;        /* host: windows over what is on disk, updated parameters */
+    int64_t padded_elems, trainable_padded, largest_unit, live_peak;
+    int64_t shard_elems;                /* trainable elements that this rank updates */
+    int64_t reduce_elems, gather_elems; /* of the full tensors; a rank sends (W-1)/W of them */
+    double reduce_bytes, gather_bytes;  /* that a rank sends */
+    int64_t n_collectives;
+    int64_t to_device_bytes, to_host_bytes; /* over the link, copies of offloaded state */
+    int64_t disk_read_bytes, disk_written_bytes;
+} zn_zero_plan;
+
+/** Work it out. Errors: E_INVALID for settings that do not exist, E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_zero_plan_make(const zn_zero_plan_params *params,
+                                              const zn_param_list *list, zn_zero_plan *out);
+
+/** The layout alone: regions, units, places and their counts, without pieces. */
+struct zn_zero;
+ZINC_MUST_CHECK zinc_status zn_zero_layout_regions(struct zn_zero *zero);
+
+#endif

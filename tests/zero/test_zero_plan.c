@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is planned is what is allocated and sent: the toy model's account and counters beside
+ * zn_zero_plan_make, byte for byte. */
+#include "zero_toy.h"
+
+#include <time.h>
+
+#include "zero/zero_plan.h"
+
+static zn_zero_plan plan_of(const toy_job *job)
+{
+    zn_zero_plan plan;
+    zn_param_list list = {0};
+    zn_zero_params zero = job->p;
+    zero.gradient_accumulation_steps = job->accumulation;
+    const zn_zero_plan_params params = {.zero = &zero,
+                                        .n_ranks = job->n_ranks,
+                                        .shared = job->p.share_parameters,
+                                        .tied = !job->untied};
+    assert_ok(toy_list(job, &list, NULL));
+    assert_ok(zn_zero_plan_make(&params, &list, &plan));
+    zn_param_list_fini(&list);
+    return plan;
+}
+
+static void assert_planned(const toy_job *job)
+{
+    const zn_zero_plan plan = plan_of(job);
+    const int64_t *now = job->memory.now;
+    const int scale = sizeof(float); /* the gradient scale */
+    assert_int_equal(plan.padded_elems, job->stats.padded_elems);
+    assert_int_equal(plan.parameters[ZN_ZERO_HOME_DEVICE], now[ZN_MEM_PARAMETERS]);
+    assert_int_equal(plan.masters[ZN_ZERO_HOME_DEVICE], now[ZN_MEM_MASTERS]);
+    assert_int_equal(plan.optimizer_state[ZN_ZERO_HOME_DEVICE], now[ZN_MEM_OPTIMIZER_STATE]);
+    assert_int_equal(plan.gradients[ZN_ZERO_HOME_DEVICE] + plan.unit_gradients,
+                     now[ZN_MEM_GRADIENTS]);
+    assert_int_equal(plan.buckets + plan.live_units + scale, now[ZN_MEM_BUFFERS]);
+    const int64_t W = job->n_ranks;
+    assert_int_equal(plan.reduce_elems * (W - 1) / W, job->comm.reduce_scatter_elems);
+    assert_int_equal(plan.gather_elems * (W - 1) / W, job->comm.all_gather_elems);
+    assert_int_equal((int64_t)plan.reduce_bytes, job->comm.reduce_scatter_bytes);
+    assert_int_equal((int64_t)plan.gather_bytes, job->comm.all_gather_bytes);
+}
+
+static void plans_equal_the_account_at_every_stage_world_size_and_precision(void **state)
+{
+    (void)state;
+    static const zn_dtype dtypes[] = {ZN_DTYPE_F32, ZN_DTYPE_BF16};
+    for (int i = 0; i < 64; i++) {
+        toy_job job = toy_job_new(1 + i / 4 % 4, i % 4);
+        job.untied = true;
+        job.p.param_dtype = job.p.wire_dtype = dtypes[i / 16 % 2];
+        job.accumulation = i < 32 ? 1 : 3;
+        toy_run(&job);
+        assert_planned(&job);
+        toy_free(&job);
+    }
+}
+
+static void plans_equal_the_account_whatever_the_knobs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 24; i++) {
+        toy_job job = toy_job_new(3, 1 + i % 3);
+        job.untied = true;
+        job.p.param_dtype = job.p.wire_dtype = i < 12 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32;
+        job.p.overlap_comm = i / 3 % 2 == 1;
+        job.p.reduce_bucket = i / 6 % 2 ? 700 : 500000000;
+        job.p.prefetch_bucket = 2500;
+        job.p.persistence_threshold = 10;
+        toy_run(&job);
+        assert_planned(&job);
+        toy_free(&job);
+    }
+}
+
+static void a_small_live_budget_and_no_reuse_are_followed(void **state)
+{
+    (void)state;
+    toy_job job = toy_job_new(2, 3);
+    job.untied = true;
+    job.p.max_live = 5000;
+    toy_run(&job);
+    const zn_zero_plan plan = plan_of(&job);
+    assert_int_equal(plan.live_peak, job.stats.live_peak);
+    toy_free(&job);
+}
+
+static void shared_parameters_cost_their_slices(void **state)
+{
+    (void)state;
+    toy_job job = toy_job_new(4, 2);
+    job.untied = true;
+    job.p.share_parameters = true;
+    toy_run(&job);
+    assert_planned(&job);
+    toy_free(&job);
+}
+
+/* Where the state goes; the sums stay what they are without offload. */
+static void offload_moves_states_and_leaves_units_on_the_device(void **state)
+{
+    (void)state;
+    zn_param_list list = {0};
+    zn_zero_plan none, host, disk;
+    toy_job job = toy_job_new(2, 3);
+    assert_ok(zn_optim_find("adamw", &job.p.optim));
+    assert_ok(toy_list(&job, &list, NULL));
+    job.p.param_dtype = job.p.wire_dtype = ZN_DTYPE_BF16;
+    zn_zero_plan_params params = {.zero = &job.p, .n_ranks = 2};
+    assert_ok(zn_zero_plan_make(&params, &list, &none));
+    params.optimizer = params.params = ZN_ZERO_HOME_HOST;
+    assert_ok(zn_zero_plan_make(&params, &list, &host));
+    params.optimizer = params.params = ZN_ZERO_HOME_DISK;
+    assert_ok(zn_zero_plan_make(&params, &list, &disk));
+    assert_int_equal(host.masters[ZN_ZERO_HOME_DEVICE] + host.optimizer_state[0], 0);
+    assert_int_equal(host.masters[ZN_ZERO_HOME_HOST], none.masters[ZN_ZERO_HOME_DEVICE]);
+    assert_int_equal(host.gradients[ZN_ZERO_HOME_HOST], none.gradients[ZN_ZERO_HOME_DEVICE]);
+    assert_int_equal(host.parameters[ZN_ZERO_HOME_HOST], none.parameters[ZN_ZERO_HOME_DEVICE]);
+    assert_int_equal(host.live_units, none.live_units);
+    assert_true(host.to_device_bytes > 0 && host.to_host_bytes > 0);
+    assert_int_equal(disk.optimizer_state[ZN_ZERO_HOME_DISK],
+                     host.optimizer_state[ZN_ZERO_HOME_HOST]);
+    assert_int_equal(disk.gradients[ZN_ZERO_HOME_HOST], host.gradients[ZN_ZERO_HOME_HOST]);
+    assert_int_equal(disk.disk_read_bytes - host.to_device_bytes, 12 * none.shard_elems);
+    zn_param_list_fini(&list);
+}
+
+/* 70 billion elements in 82 units on 1,024 ranks: 16,700 chunks, but no slice is ever listed. */
+static void seventy_billion_elements_on_1024_ranks_take_no_time(void **state)
+{
+    (void)state;
+    zn_param_list list = {0};
+    zn_zero_params p;
+    zn_zero_plan plan;
+    zn_zero_params_defaults(&p);
+    p.stage = 3;
+    p.param_dtype = p.wire_dtype = ZN_DTYPE_BF16;
+    assert_ok(zn_optim_find("adamw", &p.optim));
+    for (int u = 0; u < 82; u++) {
+        char name[] = "w";
+        assert_ok(zn_param_list_add_unit(&list, "unit", NULL));
+        const zn_param_spec spec = {
+            .name = name, .n_dims = 1, .shape = {855638016}, .unit = u, .trainable = true};
+        assert_ok(zn_param_list_add(&list, &spec, NULL));
+    }
+    const zn_zero_plan_params params = {.zero = &p, .n_ranks = 1024};
+    const clock_t start = clock();
+    assert_ok(zn_zero_plan_make(&params, &list, &plan));
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 0.5);
+    const int64_t n = 82 * INT64_C(855638016);
+    assert_in_range(plan.optimizer_state[0], 8 * n / 1024, 8 * n / 1024 * 101 / 100);
+    zn_param_list_fini(&list);
+}
+
+static void what_cannot_be_planned_is_named(void **state)
+{
+    (void)state;
+    zn_param_list list = {0};
+    zn_zero_plan plan;
+    toy_job job = toy_job_new(2, 2);
+    assert_ok(toy_list(&job, &list, NULL));
+    zn_zero_plan_params params = {.zero = &job.p, .n_ranks = 2, .params = ZN_ZERO_HOME_HOST};
+    assert_fails(zn_zero_plan_make(&params, &list, &plan), ZINC_E_INVALID, "needs stage 3");
+    params.params = ZN_ZERO_HOME_DEVICE;
+    params.n_ranks = 1 << 20;
+    assert_fails(zn_zero_plan_make(&params, &list, &plan), ZINC_E_INVALID, "1048576 ranks");
+    params.n_ranks = 2;
+    job.p.stage = 0;
+    params.optimizer = ZN_ZERO_HOME_HOST;
+    assert_fails(zn_zero_plan_make(&params, &list, &plan), ZINC_E_INVALID, "needs stage 1");
+    zn_param_list_fini(&list);
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    zn_param_list list = {0};
+    zn_zero_plan plan;
+    zinc_status status = ZINC_E_NOMEM;
+    toy_job job = toy_job_new(2, 3);
+    assert_ok(toy_list(&job, &list, NULL));
+    const zn_zero_plan_params params = {.zero = &job.p, .n_ranks = 2};
+    int n = 0;
+    while (status == ZINC_E_NOMEM) {
+        zn_mem_fail_after(n++);
+        status = zn_zero_plan_make(&params, &list, &plan);
+        zn_mem_fail_after(-1);
+    }
+    assert_int_equal(status, ZINC_OK);
+    assert_true(n > 5);
+    zn_param_list_fini(&list);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(plans_equal_the_account_at_every_stage_world_size_and_precision),
+    cmocka_unit_test(plans_equal_the_account_whatever_the_knobs),
+    cmocka_unit_test(a_small_live_budget_and_no_reuse_are_followed),
+    cmocka_unit_test(shared_parameters_cost_their_slices),
+    cmocka_unit_test(offload_moves_states_and_leaves_units_on_the_device),
+    cmocka_unit_test(seventy_billion_elements_on_1024_ranks_take_no_time),
+    cmocka_unit_test(what_cannot_be_planned_is_named),
+    cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+};
+
+ZN_TEST_MAIN(tests)
