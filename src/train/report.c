@@ -37,8 +37,10 @@ static void formula_for(const zn_train_setup *setup, const zn_param_list *list, 
     zn_zero_params params;
     const zn_engine_params engine = zn_train_engine_params(setup, NULL, NULL);
     zn_engine_zero_params(&engine, &params);
-    if (stage >= 0)
+    if (stage >= 0) { /* what a rank of its own would hold: the textbook's table */
         params.stage = stage;
+        params.share_parameters = false;
+    }
     zn_zero_formula_bytes(&params, setup->n_ranks, list, out);
 }
 

@@ -352,7 +352,8 @@ void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_p
     for (int i = 0; i < list->n_specs; i++)
         if (list->specs[i].n_elems <= params->persistence_threshold)
             persistent += (double)list->specs[i].n_elems;
-    const bool shared = params->share_parameters && params->stage > 0 && n_ranks > 1;
+    const bool shared = params->share_parameters && params->stage > 0 && n_ranks > 1 &&
+                        params->param_tier == ZN_ZERO_ON_DEVICE;
     const bool full_grads =
         params->stage == 0 || (params->stage == 1 && params->gradient_accumulation_steps > 1);
     const double shard = params->stage == 0 ? 1 : 1 / W;
