@@ -77,6 +77,24 @@ static void a_terminal_sees_one_line_redrawn_ten_times_a_second(void **state)
     zn_buf_fini(&out);
 }
 
+static void steps_per_print_gives_plain_lines_on_a_terminal_too(void **state)
+{
+    (void)state;
+    zn_buf out = {0};
+    zn_progress_params params = {.print_every = 4, .total = 8, .write = capture, .context = &out};
+    run_steps(&params, 1, 8);
+    assert_int_equal(count(out.data, "\n"), 2);
+    assert_int_equal(count(out.data, "step 4/8  loss 2.5000"), 1);
+    assert_int_equal(count(out.data, "step 8/8  loss 6.5000"), 1);
+    out.n = 0;
+    params.terminal = true;
+    run_steps(&params, 1, 8);
+    assert_int_equal(count(out.data, "\r\033[Kstep 4/8  loss 2.5000"), 1);
+    assert_int_equal(count(out.data, "\r\033[Kstep 8/8  loss 6.5000"), 1);
+    assert_int_equal(count(out.data, "\n"), 3); /* the drawn line's end too */
+    zn_buf_fini(&out);
+}
+
 static void a_narrow_terminal_gets_less_and_never_wraps(void **state)
 {
     (void)state;
@@ -181,6 +199,7 @@ static void every_failed_allocation_is_an_error_and_leaks_nothing(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(plain_lines_come_every_logging_steps_with_the_mean_loss),
     cmocka_unit_test(a_terminal_sees_one_line_redrawn_ten_times_a_second),
+    cmocka_unit_test(steps_per_print_gives_plain_lines_on_a_terminal_too),
     cmocka_unit_test(a_narrow_terminal_gets_less_and_never_wraps),
     cmocka_unit_test(a_note_stands_above_the_drawn_line),
     cmocka_unit_test(a_skipped_step_says_so_and_broken_numbers_stay_readable),
