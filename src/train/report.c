@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.c — what a rank holds, measured, beside what the formula says. People read it: stderr. */
+/* report.c — what a rank holds, measured, beside what the formula says of device and host together.
+ * People read it: stderr. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -18,12 +19,13 @@ void zn_train_format_bytes(char *out, size_t n, double bytes)
     snprintf(out, n, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
 }
 
-static void print_row(const char *name, double measured, double formula)
+static void print_row(const char *name, int64_t device, int64_t host, double formula)
 {
-    char a[32], b[32];
-    zn_train_format_bytes(a, sizeof a, measured);
-    zn_train_format_bytes(b, sizeof b, formula);
-    fprintf(stderr, "  %-18s %12s %14s\n", name, a, formula < 0 ? "-" : b);
+    char a[32], b[32], c[32];
+    zn_train_format_bytes(a, sizeof a, (double)device);
+    zn_train_format_bytes(b, sizeof b, (double)host);
+    zn_train_format_bytes(c, sizeof c, formula);
+    fprintf(stderr, "  %-18s %12s %12s %12s\n", name, a, host > 0 ? b : "-", formula < 0 ? "-" : c);
 }
 
 static double total(const zn_zero_formula *f)
@@ -62,11 +64,16 @@ void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_de
 {
     zn_zero_formula f;
     zn_zero_stats stats;
-    zn_mem_usage usage;
+    zn_mem_usage usage, host;
     const zn_param_list *list = zn_engine_param_list(engine);
     formula_for(setup, list, -1, &f);
+    const double of_formula[] = {[ZN_MEM_PARAMETERS] = f.parameters,
+                                 [ZN_MEM_GRADIENTS] = f.gradients,
+                                 [ZN_MEM_MASTERS] = f.masters,
+                                 [ZN_MEM_OPTIMIZER_STATE] = f.optimizer_state};
     zn_zero_get_stats(zn_engine_zero(engine), &stats);
     zn_device_usage(dev, ZN_PLACE_DEVICE, &usage);
+    zn_device_usage(dev, ZN_PLACE_HOST, &host);
     const double full = (double)zn_param_list_elems(list, false);
     double small = 0;
     for (int i = 0; i < list->n_specs; i++)
@@ -80,13 +87,11 @@ void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_de
             setup->values->bf16.enabled   ? "bf16"
             : setup->values->fp16.enabled ? "fp16"
                                           : "fp32");
-    fprintf(stderr, "  %-18s %12s %14s\n", "", "held", "formula");
-    print_row("parameters", (double)usage.now[ZN_MEM_PARAMETERS], f.parameters);
-    print_row("gradients", (double)usage.now[ZN_MEM_GRADIENTS], f.gradients);
-    print_row("masters", (double)usage.now[ZN_MEM_MASTERS], f.masters);
-    print_row("optimizer state", (double)usage.now[ZN_MEM_OPTIMIZER_STATE], f.optimizer_state);
-    print_row("buffers", (double)usage.now[ZN_MEM_BUFFERS], -1);
-    print_row("sum", (double)usage.total_now, total(&f));
+    fprintf(stderr, "  %-18s %12s %12s %12s\n", "", "device", "host", "formula");
+    for (int c = 0; c < ZN_N_MEM_CATEGORIES; c++)
+        print_row(zn_mem_category_name((zn_mem_category)c), usage.now[c], host.now[c],
+                  c < ZN_MEM_ACTIVATIONS ? of_formula[c] : -1);
+    print_row("sum", usage.total_now, host.total_now, total(&f));
     fprintf(stderr,
             "  %.1f%% of the parameter bytes are sharded; gathered units, unit gradients and "
             "activations come on top\n",
