@@ -71,15 +71,18 @@ static const zn_option options[] = {
     VALUE("timeout", "SECONDS", "600", "longest wait for another rank"),
     VALUE("logging_steps", "N", "500", "plain progress lines off a terminal"),
     VALUE("eval_steps", "N", "0", "evaluate every N steps; 0: only at the end"),
-    VALUE("save_steps", "N", "0", "save the model's weights every N steps; 0: only at the end"),
-    FLAG("save_on_signal", "false", "save when SIGINT or SIGTERM ends the run"),
+    VALUE("save_steps", "N", "500", "a checkpoint to resume from every N steps; 0: none"),
+    VALUE("save_total_limit", "K", "all", "keep the newest K checkpoints of the run"),
+    FLAG("save_on_signal", "false", "a checkpoint when SIGINT, SIGTERM or SIGUSR1 ends the run"),
+    FLAG("async_save", "true", "write checkpoints while training goes on"),
+    VALUE("save_failure", "continue|stop", "continue", "when a checkpoint cannot be written"),
     VALUE("save_dtype", "NAME", "the checkpoint's", "float32 (the masters), bfloat16, float16"),
     VALUE("max_shard_size", "BYTES", "one file", "largest file of the saved model, e.g. 5GB"),
     FLAG("overwrite_output_dir", "false", "replace the run that output_dir holds"),
     {.name = "resume_from_checkpoint",
      .kind = ZN_OPTION_OPTIONAL,
      .metavar = "DIR",
-     .help = "not in this version yet"},
+     .help = "go on from a checkpoint; alone or `latest`: the newest of output_dir"},
     FLAG("dry_run", "false", "resolve everything, print the plan, touch nothing"),
     FLAG("json", "false", "metrics rows on standard output"),
 };
@@ -132,6 +135,7 @@ static zinc_status read_numbers(const zn_args *args, zn_train_options *o)
     ZN_TRY(zn_args_int(args, "logging_steps", 0, INT64_MAX, &o->logging_steps));
     ZN_TRY(zn_args_int(args, "eval_steps", 0, INT64_MAX, &o->eval_steps));
     ZN_TRY(zn_args_int(args, "save_steps", 0, INT64_MAX, &o->save_steps));
+    ZN_TRY(zn_args_int(args, "save_total_limit", 1, INT64_MAX, &o->save_total_limit));
     ZN_TRY(zn_args_real(args, "num_train_epochs", 0, 1e9, &o->num_train_epochs));
     ZN_TRY(zn_args_real(args, "warmup_ratio", 0, 1, &o->warmup_ratio));
     ZN_TRY(zn_args_real(args, "dropout", 0, 0.999, &o->dropout));
@@ -144,6 +148,12 @@ static zinc_status read_numbers(const zn_args *args, zn_train_options *o)
     return ZINC_OK;
 }
 
+static const char *text_or(const zn_args *args, const char *name, const char *fallback)
+{
+    const char *text = zn_args_get(args, name);
+    return text ? text : fallback;
+}
+
 static zinc_status read_choices(const zn_args *args, zn_train_options *o)
 {
     const char *average = zn_args_get(args, "loss_average");
@@ -154,18 +164,15 @@ static zinc_status read_choices(const zn_args *args, zn_train_options *o)
         ZN_FAIL(ZINC_E_INVALID, "--loss_average %s: tokens or micro_batches", average);
     if (groups && strcmp(groups, "all") != 0 && strcmp(groups, "no_bias_norm") != 0)
         ZN_FAIL(ZINC_E_INVALID, "--decay_groups %s: all or no_bias_norm", groups);
-    if (zn_args_given(args, "resume_from_checkpoint"))
-        ZN_FAIL(ZINC_E_UNSUPPORTED,
-                "--resume_from_checkpoint: this version cannot resume; start from the weights of "
-                "a saved model with --model DIR");
+    const char *failure = text_or(args, "save_failure", "continue");
+    if (strcmp(failure, "continue") != 0 && strcmp(failure, "stop") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--save_failure %s: continue or stop", failure);
+    o->save_failure_stops = strcmp(failure, "stop") == 0;
+    o->async_save = zn_args_flag(args, "async_save", true);
+    const char *resume = zn_args_get(args, "resume_from_checkpoint");
+    o->resume = resume && strcmp(resume, "false") == 0 ? NULL : resume;
     o->decay_groups = groups;
     return ZINC_OK;
-}
-
-static const char *text_or(const zn_args *args, const char *name, const char *fallback)
-{
-    const char *text = zn_args_get(args, name);
-    return text ? text : fallback;
 }
 
 static zinc_status need(const char *value, const char *option)

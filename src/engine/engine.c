@@ -114,6 +114,31 @@ zn_zero *zn_engine_zero(zn_engine *engine)
     return engine->zero;
 }
 
+zn_comm *zn_engine_comm(zn_engine *engine)
+{
+    return engine->p.comm;
+}
+
+void zn_engine_get_progress(const zn_engine *engine, zn_engine_progress *out)
+{
+    *out = (zn_engine_progress){.n_applied = engine->n_applied,
+                                .n_skipped = engine->n_skipped,
+                                .scaler = engine->scaler};
+}
+
+void zn_engine_set_progress(zn_engine *engine, const zn_engine_progress *progress)
+{
+    zn_loss_scaler *scaler = &engine->scaler;
+    engine->n_applied = progress->n_applied;
+    engine->n_skipped = progress->n_skipped;
+    if (!scaler->dynamic || !progress->scaler.dynamic)
+        return;
+    scaler->scale = progress->scaler.scale;
+    scaler->hysteresis_left = progress->scaler.hysteresis_left;
+    scaler->iteration = progress->scaler.iteration;
+    scaler->last_overflow = progress->scaler.last_overflow;
+}
+
 const zn_param_list *zn_engine_param_list(const zn_engine *engine)
 {
     return &engine->list;

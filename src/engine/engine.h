@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "engine/diagnose.h"
 #include "model/model.h"
+#include "optim/loss_scale.h"
 #include "optim/lr_schedule.h"
 #include "zero/zero.h"
 
@@ -87,6 +88,20 @@ ZINC_MUST_CHECK zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *ba
 ZINC_MUST_CHECK zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,
                                            int64_t max_shard_bytes);
 
+/* What a run has besides parameters and optimizer state. */
+typedef struct zn_engine_progress {
+    int64_t n_applied, n_skipped;
+    zn_loss_scaler scaler;
+} zn_engine_progress;
+
+/** Not collective. */
+void zn_engine_get_progress(const zn_engine *engine, zn_engine_progress *out);
+/** Go on from there, the same on all ranks. Of the scaler only a dynamic scale's state is taken,
+ *  and only if this engine's is dynamic too; its settings stay. Not collective. */
+void zn_engine_set_progress(zn_engine *engine, const zn_engine_progress *progress);
+
+/** The ranks of this engine. Borrowed. Not collective. */
+zn_comm *zn_engine_comm(zn_engine *engine);
 /** The ZeRO engine inside, for counts. Borrowed. Not collective. */
 zn_zero *zn_engine_zero(zn_engine *engine);
 const zn_param_list *zn_engine_param_list(const zn_engine *engine);

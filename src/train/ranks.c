@@ -10,6 +10,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "ckpt/checkpoint.h"
 #include "train/train_internal.h"
 
 typedef struct rank_thread {
@@ -193,6 +194,11 @@ static zinc_status run(const zn_train_options *o, zn_train_setup *setup)
             zn_train_print_plan(setup);
         return ZINC_OK;
     }
+    if (rank == 0 && o->resume)
+        zn_ckpt_clean(o->output_dir);
+    ZN_TRY(zn_train_resume_find(setup, rank == 0));
+    if (setup->resume.nothing_left)
+        return ZINC_OK;
     if (rank == 0)
         ZN_TRY(zn_train_claim_output(o));
     zn_train_catch_signals();

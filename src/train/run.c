@@ -20,6 +20,7 @@
 #include "train/observer.h"
 #include "train/progress.h"
 #include "train/run_json.h"
+#include "train/saving.h"
 #include "train/train_internal.h"
 
 typedef struct rank_run {
@@ -37,6 +38,7 @@ typedef struct rank_run {
     zn_metrics *metrics;   /* rank 0 */
     zn_progress *progress; /* rank 0 */
     zn_observer *observer; /* rank 0 */
+    zn_saver *saver;
 } rank_run;
 
 /* Sums over ranks, in rank order, of up to 4 numbers. Collective. */
@@ -70,6 +72,7 @@ static zinc_status note(rank_run *run, const char *format, ...)
 typedef struct step_totals {
     double targets, tokens; /* of the global batch */
     bool stop;              /* some rank has a signal */
+    bool saved;             /* every rank has written its part of the save under way */
 } step_totals;
 
 static zinc_status load_batches(rank_run *run, int64_t step, step_totals *out)
@@ -77,7 +80,7 @@ static zinc_status load_batches(rank_run *run, int64_t step, step_totals *out)
     const zn_train_setup *s = run->s;
     const int64_t mb = s->micro_batch;
     const int64_t n_rows = zn_dataset_n_rows(s->train);
-    double sums[3] = {0, 0, zn_train_signal() != 0};
+    double sums[4] = {0, 0, zn_train_signal() != 0, zn_saver_ready(run->saver)};
     for (int64_t m = 0; m < s->accumulation; m++) {
         const int64_t in_batch = (m * run->n_ranks + run->rank) * mb;
         const int64_t first = step * s->accumulation * run->n_ranks * mb + in_batch;
@@ -87,8 +90,11 @@ static zinc_status load_batches(rank_run *run, int64_t step, step_totals *out)
         sums[0] += (double)run->batches[m].n_targets;
         sums[1] += (double)run->batches[m].n_tokens;
     }
-    ZN_TRY(sum_over_ranks(run, sums, 3, "batch sizes"));
-    *out = (step_totals){.targets = sums[0], .tokens = sums[1], .stop = sums[2] > 0};
+    ZN_TRY(sum_over_ranks(run, sums, 4, "batch sizes"));
+    *out = (step_totals){.targets = sums[0],
+                         .tokens = sums[1],
+                         .stop = sums[2] > 0,
+                         .saved = sums[3] == run->n_ranks};
     return ZINC_OK;
 }
 
@@ -265,6 +271,8 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
     ZN_TRY(load_batches(run, step, &totals));
     zn_observer_lap(run->observer, ZN_PHASE_DATA);
     *stop = totals.stop;
+    if (totals.saved)
+        ZN_TRY(zn_saver_finish(run->saver));
     if (totals.stop)
         return ZINC_OK;
     zinc_status status = run_step(run, step, &totals, &loss, &result);
@@ -275,8 +283,25 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
                          report_step(run, step, zn_sys_now() - start, &totals, loss, &result)));
     if (due(s->o->eval_steps, step + 1, s->max_steps))
         ZN_TRY(evaluate_and_report(run, step + 1));
-    if (due(s->o->save_steps, step + 1, s->max_steps))
-        ZN_TRY(save_step(run, step + 1));
+    return zn_saver_due(s, step + 1) ? zn_saver_save(run->saver, step + 1) : ZINC_OK;
+}
+
+/* After a signal: a checkpoint of this very step, if asked for. */
+static zinc_status stop_early(rank_run *run, int64_t step)
+{
+    if (run->s->o->save_on_signal)
+        ZN_TRY(zn_saver_save(run->saver, step));
+    ZN_TRY(zn_saver_finish(run->saver));
+    if (run->rank != 0)
+        return ZINC_OK;
+    if (zn_saver_last(run->saver) == step)
+        zn_warn("train",
+                "stopped by a signal after step %lld, which is in %s/checkpoint-%lld "
+                "(--resume_from_checkpoint goes on)",
+                (long long)step, run->s->o->output_dir, (long long)step);
+    else
+        zn_warn("train", "stopped by a signal after step %lld, which was not saved%s",
+                (long long)step, run->s->o->save_on_signal ? "" : " (--save_on_signal saves)");
     return ZINC_OK;
 }
 
@@ -284,7 +309,7 @@ static zinc_status train_loop(rank_run *run)
 {
     const zn_train_setup *s = run->s;
     bool stop = false;
-    int64_t step = 0;
+    int64_t step = s->resume.step;
     while (step < s->max_steps && !stop) {
         ZN_TRY(one_step(run, step, &stop));
         if (!stop)
@@ -294,14 +319,9 @@ static zinc_status train_loop(rank_run *run)
         ZN_TRY(evaluate_and_report(run, step));
     if (run->rank == 0)
         zn_progress_finish(run->progress);
-    if (stop && !s->o->save_on_signal) {
-        if (run->rank == 0)
-            zn_warn("train",
-                    "stopped by a signal after step %lld; nothing was saved "
-                    "(--save_on_signal saves)",
-                    (long long)step);
-        return ZINC_OK;
-    }
+    if (stop)
+        return stop_early(run, step);
+    ZN_TRY(zn_saver_finish(run->saver));
     if (run->rank == 0 && run->n_clipped > 0)
         zn_info("train", "the gradient was clipped in %lld of %lld steps; grad_norm is before that",
                 (long long)run->n_clipped, (long long)step);
@@ -336,14 +356,15 @@ static zinc_status open_reports(rank_run *run)
     if (run->rank != 0)
         return ZINC_OK;
     ZN_TRY(zn_fs_join(run->s->o->output_dir, "metrics.jsonl", &path));
-    const zinc_status status = zn_metrics_open(path, -1, &run->metrics);
+    const zinc_status status =
+        zn_metrics_open(path, run->s->resume.dir ? run->s->resume.step : -1, &run->metrics);
     zn_free(path);
     if (status != ZINC_OK)
         return status;
     ZN_TRY(zn_run_json_write(run->s));
     zn_train_print_settings(run->s);
     zn_train_print_memory(run->s, run->engine, run->dev);
-    ZN_TRY(zn_observer_open(run->s, run->engine, run->dev, 0, &run->observer));
+    ZN_TRY(zn_observer_open(run->s, run->engine, run->dev, run->s->resume.step, &run->observer));
     return open_progress(run->s, &run->progress);
 }
 
@@ -363,8 +384,8 @@ static zinc_status open_rank(rank_run *run, zn_thread_world *world)
     ZN_TRY(zn_comm_open(&comm, &run->comm));
     const zn_engine_params engine = zn_train_engine_params(s, run->dev, run->comm);
     ZN_TRY(zn_comm_agree(run->comm, zn_engine_create(&engine, &run->engine)));
-    ZN_TRY(s->o->from_scratch ? zn_engine_random(run->engine, s->o->seed)
-                              : zn_engine_load(run->engine, s->o->model));
+    ZN_TRY(zn_train_load_state(s, run->engine));
+    ZN_TRY(zn_saver_create(s, run->dev, run->engine, &run->saver));
     ZN_TRY(zn_alloc_array(&run->batches, (size_t)s->accumulation, sizeof *run->batches, "batches"));
     ZN_TRY(zn_alloc_array(&run->weights, (size_t)s->accumulation, sizeof *run->weights, "weights"));
     ZN_TRY(zn_alloc_array(&run->rows, (size_t)s->micro_batch, sizeof *run->rows, "row numbers"));
@@ -384,6 +405,7 @@ static void close_rank(rank_run *run)
     zn_metrics_close(run->metrics);
     zn_progress_destroy(run->progress);
     zn_observer_close(run->observer);
+    zn_saver_destroy(run->saver);
     zn_engine_destroy(run->engine);
     zn_comm_close(run->comm);
     zn_device_close(run->dev);

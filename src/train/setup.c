@@ -2,11 +2,12 @@
 /* setup.c — everything that is the same on every rank, done once a process before ranks start. */
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "ckpt/safetensors.h"
+#include "ckpt/checkpoint.h"
 #include "engine/freeze.h"
 #include "engine/hyper.h"
 #include "train/train_internal.h"
@@ -17,6 +18,8 @@ void zn_train_defaults(zn_train_options *out)
                               .num_train_epochs = 3,
                               .lr_scheduler_type = "linear",
                               .logging_steps = 500,
+                              .save_steps = 500,
+                              .async_save = true,
                               .seed = 42,
                               .shuffle = true,
                               .share_parameters = true,
@@ -71,8 +74,8 @@ static zinc_status check_freeze(const zn_train_setup *s)
     return status;
 }
 
-/* Where the tokenizer is: --tokenizer, else beside the model's config.json. */
-static zinc_status tokenizer_path(const zn_train_options *o, char **out)
+/* --tokenizer, else beside the model's config.json. */
+zinc_status zn_train_tokenizer_path(const zn_train_options *o, char **out)
 {
     const char *from = o->tokenizer ? o->tokenizer : o->model;
     if (zn_fs_is_dir(from))
@@ -99,7 +102,7 @@ static zinc_status load_tokenizer(zn_train_setup *s)
 {
     char *path = NULL;
     zinc_status status = ZINC_OK;
-    ZN_TRY(tokenizer_path(s->o, &path));
+    ZN_TRY(zn_train_tokenizer_path(s->o, &path));
     if (s->o->tokenizer || zn_fs_exists(path))
         status = zn_tokenizer_load(path, &s->tokenizer);
     else if (needs_tokenizer(s->o))
@@ -264,7 +267,20 @@ void zn_train_setup_close(zn_train_setup *setup)
     zn_tokenizer_destroy(setup->tokenizer);
     zn_config_destroy(setup->config);
     zn_model_spec_fini(&setup->spec);
+    zn_free(setup->resume.dir);
     memset(setup, 0, sizeof *setup);
+}
+
+/* A new run's folder. `latest` of a run that is replaced must not be taken for its own. */
+static zinc_status start_output(const zn_train_options *options)
+{
+    char *latest = NULL;
+    ZN_TRY(zn_fs_mkdirs(options->output_dir));
+    zn_ckpt_clean(options->output_dir);
+    ZN_TRY(zn_fs_join(options->output_dir, "latest", &latest));
+    (void)unlink(latest); /* mostly there is none */
+    zn_free(latest);
+    return ZINC_OK;
 }
 
 zinc_status zn_train_claim_output(const zn_train_options *options)
@@ -276,13 +292,14 @@ zinc_status zn_train_claim_output(const zn_train_options *options)
         ZN_TRY(zn_fs_join(options->output_dir, marks[i], &path));
         const bool there = zn_fs_exists(path);
         zn_free(path);
-        if (there && !options->overwrite_output_dir)
+        if (there && !options->overwrite_output_dir && !options->resume)
             ZN_FAIL(ZINC_E_CONFIG,
-                    "%s already holds a run (%s): choose another --output_dir, or pass "
-                    "--overwrite_output_dir to replace it",
+                    "%s already holds a run (%s): choose another --output_dir, pass "
+                    "--resume_from_checkpoint to go on with it, or --overwrite_output_dir to "
+                    "replace it",
                     options->output_dir, marks[i]);
     }
-    return zn_fs_mkdirs(options->output_dir);
+    return options->resume ? zn_fs_mkdirs(options->output_dir) : start_output(options);
 }
 
 /* The folder that config.json and tokenizer.json come from. */
@@ -301,7 +318,7 @@ zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *d
     ZN_TRY_GOTO(model_folder(setup->o->model, &folder));
     ZN_TRY_GOTO(zn_model_files_copy(folder, dir, setup->save_dtype));
     if (setup->o->tokenizer) {
-        ZN_TRY_GOTO(tokenizer_path(setup->o, &tokenizer));
+        ZN_TRY_GOTO(zn_train_tokenizer_path(setup->o, &tokenizer));
         ZN_TRY_GOTO(zn_fs_join(dir, "tokenizer.json", &to));
         ZN_TRY_GOTO(zn_fs_copy(tokenizer, to));
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stop.c — the first SIGINT or SIGTERM asks the loop to stop after its step; a second ends now. */
+/* stop.c — the first SIGINT, SIGTERM or SIGUSR1 asks the loop to stop after its step; a second
+ * ends now. Schedulers send SIGUSR1 before they take a machine away. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ void zn_train_catch_signals(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
 }
 
 int zn_train_signal(void)

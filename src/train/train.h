@@ -32,6 +32,7 @@ typedef struct zn_train_options {
     const char *deepspeed;               /* ds_config.json; NULL: none */
     const zn_config_argument *arguments; /* those that may fill or contradict the file */
     int n_arguments;
+    const char *resume; /* checkpoint folder; "" or "latest": of output_dir; NULL: a new run */
 
     int64_t max_steps; /* -1: from num_train_epochs */
     double num_train_epochs;
@@ -39,6 +40,9 @@ typedef struct zn_train_options {
     int64_t warmup_steps;
     double warmup_ratio;
     int64_t logging_steps, eval_steps, save_steps; /* 0: off */
+    int64_t save_total_limit;                      /* checkpoints kept; 0: all */
+    bool async_save;                               /* write checkpoints beside the training */
+    bool save_failure_stops;                       /* a checkpoint that fails ends the run */
     int64_t eval_batch_size;                       /* 0: the training micro-batch */
     int64_t block_size;                            /* 0: min(1024, the model's maximum) */
     uint64_t seed;

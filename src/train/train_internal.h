@@ -8,6 +8,15 @@
 #include "train/metrics.h"
 #include "train/train.h"
 
+/* Where a resumed run goes on; zeroed in a new one. */
+typedef struct zn_train_resume {
+    char *dir;         /* the checkpoint's folder; owned */
+    bool deepspeed;    /* it is one of DeepSpeed's */
+    int64_t step;      /* steps done */
+    uint64_t run_id;   /* of the run it belongs to */
+    bool nothing_left; /* that was the last step and the model is saved */
+} zn_train_resume;
+
 /* One process's view of the run; read-only once the ranks start. */
 typedef struct zn_train_setup {
     const zn_train_options *o;
@@ -25,6 +34,7 @@ typedef struct zn_train_setup {
     int64_t block_size;
     int64_t max_steps, steps_per_epoch;
     int64_t micro_batch, accumulation;
+    zn_train_resume resume;
 } zn_train_setup;
 
 /* setup.c */
@@ -34,6 +44,8 @@ void zn_train_setup_close(zn_train_setup *setup);
 /** The model's parameters, frozen ones marked. Release with zn_param_list_fini, also on an error.
  */
 ZINC_MUST_CHECK zinc_status zn_train_param_list(const zn_train_setup *setup, zn_param_list *out);
+/** Where tokenizer.json of a run would be; it need not exist. Free with zn_free. */
+ZINC_MUST_CHECK zinc_status zn_train_tokenizer_path(const zn_train_options *o, char **out);
 /** Make the output folder, or refuse one that holds a run. By one rank. */
 ZINC_MUST_CHECK zinc_status zn_train_claim_output(const zn_train_options *options);
 /** Engine parameters of one rank; dev and comm may be NULL (planning). */
@@ -41,6 +53,14 @@ zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *
 
 /** config.json (with the saved type), tokenizer and the like into a saved model's folder. */
 ZINC_MUST_CHECK zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *dir);
+
+/* resume.c */
+/** Find and check the checkpoint that the options ask for, if any; setup->resume gets it. Not
+ *  collective; once a process. tell: log what is going on. Errors: E_IO, E_FORMAT name the newest
+ *  complete checkpoint; E_CONFIG what differs. */
+ZINC_MUST_CHECK zinc_status zn_train_resume_find(zn_train_setup *setup, bool tell);
+/** The engine's first state: of the checkpoint, the model's weights, or random. Collective. */
+ZINC_MUST_CHECK zinc_status zn_train_load_state(const zn_train_setup *setup, zn_engine *engine);
 
 /* run.c */
 /** One rank from device to saved model. `world` for the thread backend, else NULL. */
@@ -62,7 +82,7 @@ void zn_train_format_bytes(char *out, size_t n, double bytes);
 
 /* stop.c */
 void zn_train_catch_signals(void);
-/** The first SIGINT or SIGTERM that has arrived, or 0. */
+/** The first SIGINT, SIGTERM or SIGUSR1 that has arrived, or 0. */
 int zn_train_signal(void);
 
 #endif

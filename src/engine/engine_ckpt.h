@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_ckpt.h — an engine's state in and out of checkpoints: Zinc's, and DeepSpeed's (in).
+ *
+ * What a rank saves is the ranges that zn_zero_visit shows it, in that order: masters, then each
+ * state. Nothing is gathered. Loading asks only for what the rank keeps, whatever wrote it.
+ * Layer: engine. */
+#ifndef ZN_ENGINE_ENGINE_CKPT_H
+#define ZN_ENGINE_ENGINE_CKPT_H
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/ds_layout.h"
+#include "engine/engine.h"
+
+/* The ranges of one rank; they do not change while the engine lives. Zero-initialise; release with
+ * zn_snapshot_fini. */
+typedef struct zn_snapshot {
+    zn_engine *engine; /* borrowed */
+    const zn_optim_ops *optim;
+    zn_ckpt_range *ranges; /* [n_ranges] of at most ZN_SNAPSHOT_RANGE elements */
+    int n_ranges;
+    int64_t n_elems; /* of all ranges */
+} zn_snapshot;
+
+/* Most elements of a range: what one checksum covers and a reader must look at in one go. */
+#define ZN_SNAPSHOT_RANGE ((int64_t)1 << 20)
+
+/** Find the ranges. Not collective. */
+ZINC_MUST_CHECK zinc_status zn_snapshot_plan(zn_engine *engine, const zn_optim_ops *optim,
+                                             zn_snapshot *out);
+void zn_snapshot_fini(zn_snapshot *snapshot);
+/** Copy the values as they are now to out [n_elems]. Not collective. */
+ZINC_MUST_CHECK zinc_status zn_snapshot_copy(const zn_snapshot *snapshot, float *out);
+/** Write them to a part without a copy. Not collective. */
+ZINC_MUST_CHECK zinc_status zn_snapshot_write(const zn_snapshot *snapshot, zn_part *part);
+
+/** Masters and optimizer state from a checkpoint of any world size and stage, counts and loss
+ *  scale. Collective. Errors: E_CONFIG if parameters are missing, unknown or misshapen; as
+ *  zn_ckpt_read. */
+ZINC_MUST_CHECK zinc_status zn_engine_restore(zn_engine *engine, zn_ckpt *ckpt);
+
+#endif
