@@ -11,13 +11,52 @@
 
 /* ---- sums ---- */
 
-/* Elements of all regions of a kind that a rank keeps: its slices, or all of them. */
+#define DISK_ALIGN_ELEMS 1024           /* as offload.c: windows are whole pages, */
+#define WINDOW_ELEMS ((int64_t)1 << 22) /* at most so many elements, */
+#define WINDOW_BYTES_MIN (2 << 20)      /* and at least so many bytes */
+
+/* Elements over all regions; what offload.c and store.c sum up when they allocate. */
 typedef struct dry_sums {
-    int64_t whole, shard;               /* parameters in full, and as slices */
-    int64_t trainable, trainable_shard; /* padded elements, and a rank's slices */
-    int64_t persistent;                 /* trainable ones that every rank keeps in full */
-    int64_t bucket;                     /* most elements of one reduction */
+    int64_t whole, shard, host_params;   /* parameters: in full, slices on the device, off it */
+    int64_t trainable, trainable_shard;  /* padded elements, and a rank's slices */
+    int64_t resident, resident_shard;    /* of them what is not offloaded, */
+    int64_t offloaded, offloaded_padded; /* and what is: slices, and the regions they are of */
+    int64_t sent_back;                   /* offloaded, and its parameters are on the device */
+    int64_t persistent;                  /* trainable ones that every rank keeps in full */
+    int64_t bucket, landing;             /* most elements of a reduction, and of its slices */
+    bool own_masters;                    /* offloaded masters that are not the parameters */
 } dry_sums;
+
+static void sum_trainable(const zn_zero_dry *run, const zn_zero_region *region, bool host,
+                          dry_sums *sums)
+{
+    const zn_zero_params *p = &run->zero->p;
+    const int64_t shard = region->n_chunks * region->slice_elems;
+    const double wanted = (double)run->zero->stats.trainable_padded / run->zero->n_ranks;
+    const bool offloaded = p->optimizer_tier != ZN_ZERO_ON_DEVICE &&
+                           sums->offloaded < (int64_t)(wanted * p->offload_ratio);
+    int64_t chunks = p->reduce_bucket / region->chunk_elems;
+    chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
+    if (chunks * region->chunk_elems > sums->bucket)
+        sums->bucket = chunks * region->chunk_elems;
+    sums->trainable += region->padded_elems;
+    sums->trainable_shard += shard;
+    if (region->persistent)
+        sums->persistent += region->padded_elems;
+    if (!offloaded) {
+        sums->resident += region->padded_elems;
+        sums->resident_shard += shard;
+        return;
+    }
+    const bool alias =
+        p->param_dtype == ZN_DTYPE_F32 && host && p->optimizer_tier == ZN_ZERO_ON_HOST;
+    sums->own_masters = sums->own_masters || !alias;
+    sums->offloaded += shard;
+    sums->offloaded_padded += region->padded_elems;
+    sums->sent_back += host ? 0 : shard;
+    if (chunks * region->slice_elems > sums->landing)
+        sums->landing = chunks * region->slice_elems;
+}
 
 static dry_sums sum_regions(const zn_zero_dry *run)
 {
@@ -25,73 +64,73 @@ static dry_sums sum_regions(const zn_zero_dry *run)
     dry_sums sums = {0};
     for (int r = 0; r < zero->n_regions; r++) {
         const zn_zero_region *region = &zero->regions[r];
+        const bool host = zero->p.param_tier != ZN_ZERO_ON_DEVICE && !region->persistent;
         const int64_t shard = region->n_chunks * region->slice_elems;
-        if (zn_zero_dry_whole(run, region) && !run->shared)
+        if (host)
+            sums.host_params += shard;
+        else if (zn_zero_dry_whole(run, region) && !run->shared)
             sums.whole += region->padded_elems;
         else
             sums.shard += shard;
-        if (!region->trainable)
-            continue;
-        sums.trainable += region->padded_elems;
-        sums.trainable_shard += shard;
-        if (region->persistent)
-            sums.persistent += region->padded_elems;
-        int64_t chunks = zero->p.reduce_bucket / region->chunk_elems;
-        chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
-        if (chunks * region->chunk_elems > sums.bucket)
-            sums.bucket = chunks * region->chunk_elems;
+        if (region->trainable)
+            sum_trainable(run, region, host, &sums);
     }
     return sums;
+}
+
+static int64_t n_states(const zn_zero_dry *run)
+{
+    return run->zero->p.optim ? run->zero->p.optim->n_states : 0;
 }
 
 static void fill_states(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
 {
     const zn_zero_params *p = &run->zero->p;
-    const zn_zero_home optimizer = run->params->optimizer;
-    const zn_zero_home grads =
-        optimizer == ZN_ZERO_HOME_DEVICE ? ZN_ZERO_HOME_DEVICE : ZN_ZERO_HOME_HOST;
+    const zn_zero_tier optimizer = p->optimizer_tier;
     const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
-    const int64_t held = p->stage == 0 ? sums->trainable : sums->trainable_shard;
-    const int n_states = p->optim ? p->optim->n_states : 0;
-    /* fp32 masters are the parameters themselves while both are on the device */
-    const bool alias = p->param_dtype == ZN_DTYPE_F32 && optimizer == ZN_ZERO_HOME_DEVICE;
-    const bool full = run->full_grads;
-    out->parameters[ZN_ZERO_HOME_DEVICE] = sums->whole * param_bytes;
-    out->parameters[run->params->params] += sums->shard * param_bytes;
-    out->gradients[full ? ZN_ZERO_HOME_DEVICE : grads] +=
-        (full ? sums->trainable : held) * (int64_t)zn_dtype_size(p->grad_accum_dtype);
-    if (full && grads == ZN_ZERO_HOME_HOST) /* and the slices of the sum, where the update is */
-        out->gradients[grads] += held * (int64_t)zn_dtype_size(p->grad_accum_dtype);
-    out->masters[optimizer] = alias ? 0 : held * 4;
-    out->optimizer_state[optimizer] = held * 4 * n_states;
+    const int64_t accum_bytes = (int64_t)zn_dtype_size(p->grad_accum_dtype);
+    const int64_t held = p->stage == 0 ? sums->resident : sums->resident_shard;
+    out->parameters[ZN_ZERO_ON_DEVICE] = (sums->whole + sums->shard) * param_bytes;
+    out->parameters[p->param_tier] += sums->host_params * param_bytes;
+    out->gradients[ZN_ZERO_ON_DEVICE] =
+        (run->full_grads ? sums->resident : sums->resident_shard) * accum_bytes;
+    if (run->adds_in_place)
+        out->gradients[ZN_ZERO_ON_DEVICE] += sums->offloaded_padded * 4;
+    out->gradients[ZN_ZERO_ON_HOST] = sums->offloaded * 4;
+    /* fp32 parameters on the device are their own masters */
+    out->masters[ZN_ZERO_ON_DEVICE] = p->param_dtype == ZN_DTYPE_F32 ? 0 : held * 4;
+    out->optimizer_state[ZN_ZERO_ON_DEVICE] = held * 4 * n_states(run);
+    if (sums->own_masters)
+        out->masters[optimizer] += sums->offloaded * 4;
+    out->optimizer_state[optimizer] += sums->offloaded * 4 * n_states(run);
     out->padded_elems = run->zero->stats.padded_elems;
     out->trainable_padded = sums->trainable;
     out->largest_unit = run->zero->stats.largest_unit;
-    out->shard_elems = held;
+    out->shard_elems = p->stage == 0 ? sums->trainable : sums->trainable_shard;
+    out->offloaded_elems = sums->offloaded;
 }
 
 /* Device buckets, and what offloading passes through. */
 static void fill_buffers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
 {
     const zn_zero_params *p = &run->zero->p;
-    const zn_zero_home optimizer = run->params->optimizer;
-    const int n_states = p->optim ? p->optim->n_states : 0;
     out->unit_gradients = run->grads.n_bytes;
     out->live_units = run->gathers.n_bytes;
     out->live_peak = run->zero->stats.live_peak;
     if (p->wire_dtype != ZN_DTYPE_F32)
         out->buckets =
             sums->bucket * (int64_t)zn_dtype_size(p->wire_dtype) * (p->overlap_comm ? 2 : 1);
-    if (optimizer == ZN_ZERO_HOME_DEVICE)
+    if (sums->offloaded == 0)
         return;
-    /* two landings for the slices of a bucket, and on the host one to add from */
-    const int64_t landing =
-        sums->bucket / run->zero->n_ranks * (int64_t)zn_dtype_size(p->grad_accum_dtype);
-    const int64_t window = out->shard_elems < p->sub_group ? out->shard_elems : p->sub_group;
-    out->buckets += 2 * landing;
-    out->staging = landing + 2 * window * (int64_t)zn_dtype_size(p->param_dtype);
-    if (optimizer == ZN_ZERO_HOME_DISK)
-        out->staging += 2 * window * 4 * (1 + n_states);
+    int64_t window = (sums->offloaded + DISK_ALIGN_ELEMS - 1) / DISK_ALIGN_ELEMS * DISK_ALIGN_ELEMS;
+    if (window > WINDOW_ELEMS)
+        window = WINDOW_ELEMS;
+    out->buckets += 2 * sums->landing * 4;
+    out->staging = sums->landing * 4 + 2 * window * (int64_t)zn_dtype_size(p->param_dtype);
+    if (p->optimizer_tier == ZN_ZERO_ON_DISK) {
+        const int64_t bytes = (1 + n_states(run)) * window * 4;
+        out->staging += 2 * (bytes < WINDOW_BYTES_MIN ? WINDOW_BYTES_MIN : bytes);
+    }
 }
 
 static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
@@ -119,30 +158,20 @@ static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_p
 static void fill_transfers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
 {
     const zn_zero_params *p = &run->zero->p;
-    const zn_zero_home optimizer = run->params->optimizer;
     const int64_t micro = p->gradient_accumulation_steps;
     const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
-    const int64_t reductions = run->full_grads ? 1 : micro;
-    const int64_t shard = sums->trainable_shard;
-    const int64_t state_bytes = 4 + 4 * (p->optim ? p->optim->n_states : 0);
-    if (optimizer != ZN_ZERO_HOME_DEVICE) {
-        out->to_host_bytes += shard * reductions * (int64_t)zn_dtype_size(p->grad_accum_dtype);
-        if (run->params->params == ZN_ZERO_HOME_DEVICE)
-            out->to_device_bytes += shard * param_bytes;
-    }
-    if (optimizer == ZN_ZERO_HOME_DISK) {
-        out->disk_read_bytes += shard * state_bytes;
-        out->disk_written_bytes += shard * state_bytes;
-    }
-    if (run->params->params == ZN_ZERO_HOME_DEVICE)
+    const int64_t state_bytes = 4 + 4 * n_states(run);
+    out->to_host_bytes = sums->offloaded * 4 * (run->full_grads ? 1 : micro);
+    out->to_device_bytes = sums->sent_back * param_bytes;
+    if (p->optimizer_tier == ZN_ZERO_ON_DISK)
+        out->disk_read_bytes = out->disk_written_bytes = sums->offloaded * state_bytes;
+    if (p->param_tier == ZN_ZERO_ON_DEVICE)
         return;
     const int64_t up = run->gathered_elems / run->zero->n_ranks * micro * param_bytes;
     out->to_device_bytes += up;
-    if (optimizer == ZN_ZERO_HOME_DEVICE)
-        out->to_host_bytes += shard * param_bytes;
-    if (run->params->params == ZN_ZERO_HOME_DISK) {
+    if (p->param_tier == ZN_ZERO_ON_DISK) {
         out->disk_read_bytes += up;
-        out->disk_written_bytes += shard * param_bytes;
+        out->disk_written_bytes += sums->trainable_shard * param_bytes;
     }
 }
 
@@ -154,10 +183,12 @@ static zinc_status check(const zn_zero_plan_params *params)
     if (params->n_ranks < 1 || params->n_ranks > ZN_ZERO_MAX_RANKS)
         ZN_FAIL(ZINC_E_INVALID, "%d ranks: from 1 to %d can be planned", params->n_ranks,
                 ZN_ZERO_MAX_RANKS);
-    if (params->optimizer != ZN_ZERO_HOME_DEVICE && p->stage == 0)
-        ZN_FAIL(ZINC_E_INVALID, "offload_optimizer needs stage 1, 2 or 3; the stage is 0");
-    if (params->params != ZN_ZERO_HOME_DEVICE && p->stage != 3)
-        ZN_FAIL(ZINC_E_INVALID, "offload_param needs stage 3; the stage is %d", p->stage);
+    if (p->optimizer_tier != ZN_ZERO_ON_DEVICE && p->stage == 0)
+        ZN_FAIL(ZINC_E_INVALID, "zero_optimization.offload_optimizer needs stage 1, 2 or 3; the "
+                                "stage is 0");
+    if (p->param_tier != ZN_ZERO_ON_DEVICE && p->stage != 3)
+        ZN_FAIL(ZINC_E_INVALID, "zero_optimization.offload_param needs stage 3; the stage is %d",
+                p->stage);
     return ZINC_OK;
 }
 
@@ -170,7 +201,9 @@ static zinc_status start(zn_zero_dry *run, const zn_param_list *list)
     zero->list = *list; /* borrowed: only read */
     zero->training = true;
     run->shared = run->params->shared && zero->p.share_parameters && zero->p.stage > 0 &&
-                  zero->n_ranks > 1 && run->params->params == ZN_ZERO_HOME_DEVICE;
+                  zero->n_ranks > 1 && zero->p.param_tier == ZN_ZERO_ON_DEVICE;
+    if (zero->p.param_tier != ZN_ZERO_ON_DEVICE && zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE)
+        zero->p.optimizer_tier = ZN_ZERO_ON_HOST; /* updates run where the shards are */
     run->full_grads = zn_zero_keeps_full_grads(zero);
     run->adds_in_place = zn_zero_adds_in_place(zero);
     ZN_TRY(zn_zero_layout_regions(zero));

@@ -10,38 +10,29 @@
 
 #include "zero/zero.h"
 
-/* Where a part of the state lives. */
-typedef enum zn_zero_home {
-    ZN_ZERO_HOME_DEVICE,
-    ZN_ZERO_HOME_HOST,
-    ZN_ZERO_HOME_DISK,
-    ZN_ZERO_N_HOMES,
-} zn_zero_home;
+#define ZN_ZERO_N_TIERS 3 /* zn_zero_tier: device, host, disk */
 
 /* A slice must hold at least ZN_ZERO_ALIGN elements of a chunk. */
 #define ZN_ZERO_MAX_RANKS ((int)(ZN_ZERO_CHUNK / ZN_ZERO_ALIGN))
 
 typedef struct zn_zero_plan_params {
-    const zn_zero_params *zero; /* dev, comm, kernels may be NULL */
+    const zn_zero_params *zero; /* tiers too; dev, comm, kernels, disk_path may be NULL */
     int n_ranks;                /* 1..ZN_ZERO_MAX_RANKS */
     bool shared;                /* ranks share memory: share_parameters takes effect */
     bool tied;                  /* the head uses unit 0 too */
-    /* Stages 1 to 3. HOST: masters, state and reduced gradients are there and the update runs
-     * there. DISK: masters and state are on disk, gradients on the host. */
-    zn_zero_home optimizer;
-    zn_zero_home params; /* stage 3: shards of parameters above the persistence threshold */
 } zn_zero_plan_params;
 
 /* Bytes and elements of one rank; times are an optimizer step. */
 typedef struct zn_zero_plan {
-    int64_t parameters[ZN_ZERO_N_HOMES], gradients[ZN_ZERO_N_HOMES];
-    int64_t masters[ZN_ZERO_N_HOMES], optimizer_state[ZN_ZERO_N_HOMES];
+    int64_t parameters[ZN_ZERO_N_TIERS], gradients[ZN_ZERO_N_TIERS];
+    int64_t masters[ZN_ZERO_N_TIERS], optimizer_state[ZN_ZERO_N_TIERS];
     int64_t unit_gradients; /* device: fp32 gradients of units in backward */
     int64_t live_units;     /* device: gathered units, prefetched ones too */
     int64_t buckets;        /* device: what collectives and copies to the host pass through */
-    int64_t staging;        /* host: windows over what is on disk, updated parameters */
+    int64_t staging;        /* host: windows over what is on disk, and copies under way */
     int64_t padded_elems, trainable_padded, largest_unit, live_peak;
     int64_t shard_elems;                /* trainable elements that this rank updates */
+    int64_t offloaded_elems;            /* of them, on the host */
     int64_t reduce_elems, gather_elems; /* of the full tensors; a rank sends (W-1)/W of them */
     double reduce_bytes, gather_bytes;  /* that a rank sends */
     int64_t n_collectives;
