@@ -34,6 +34,11 @@ zn_isa zn_sys_isa(void)
     return isa;
 }
 
+const char *zn_sys_env(const char *name)
+{
+    return getenv(name);
+}
+
 const char *zn_isa_name(zn_isa isa)
 {
     return isa == ZN_ISA_AVX512 ? "avx512" : isa == ZN_ISA_AVX2 ? "avx2" : "ref";

@@ -17,6 +17,9 @@ typedef enum zn_isa {
 zn_isa zn_sys_isa(void);
 const char *zn_isa_name(zn_isa isa);
 
+/** An environment variable, or NULL; `zinc env` lists those that are read. Borrowed. */
+const char *zn_sys_env(const char *name);
+
 /** Cores this process may run on (affinity mask, cgroup quota rounded up); at least 1. */
 int zn_sys_cores(void);
 

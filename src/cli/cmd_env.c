@@ -288,6 +288,8 @@ static zinc_status report_variables(const env_report *report)
     } variables[] = {
         {"ZINC_LOG", "what is logged: error, warn, info, debug, trace; 'info,comm=debug'"},
         {"ZINC_ISA", "at most these kernels: ref, avx2, avx512"},
+        {"HF_HOME", "where --model org/name is looked up (in its folder hub)"},
+        {"HF_HUB_CACHE", "the same, the folder itself"},
     };
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i].name);

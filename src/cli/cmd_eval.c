@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "ckpt/safetensors.h"
 #include "data/dataset.h"
+#include "engine/hub.h"
 #include "engine/resident.h"
 
 #define BLOCK_SIZE_DEFAULT 1024
@@ -19,11 +20,13 @@
 
 typedef struct eval_run {
     const zn_args *args;
+    char *model_dir;
     zn_device *dev;
     zn_model_spec spec;
     zn_resident *resident;
     zn_model *model;
     zn_tokenizer *tokenizer;
+    zn_chat *chat;
     zn_dataset *dataset;
     zn_batch batch;
     int64_t block_size, batch_size;
@@ -38,6 +41,7 @@ static void run_fini(eval_run *run)
 {
     zn_batch_fini(&run->batch);
     zn_dataset_destroy(run->dataset);
+    zn_chat_destroy(run->chat);
     zn_tokenizer_destroy(run->tokenizer);
     zn_model_destroy(run->model);
     zn_resident_destroy(run->resident);
@@ -45,6 +49,7 @@ static void run_fini(eval_run *run)
     zn_device_free(run->dev, run->batch_logits);
     zn_model_spec_fini(&run->spec);
     zn_device_close(run->dev);
+    zn_free(run->model_dir);
 }
 
 static zinc_status open_model(eval_run *run)
@@ -63,8 +68,9 @@ static zinc_status open_model(eval_run *run)
     ZN_TRY(zn_args_int(run->args, "threads", 1, 4096, &n_threads));
     const zn_device_params params = {.n_threads = (int)n_threads};
     ZN_TRY(zn_device_open("cpu", &params, &run->dev));
-    ZN_TRY(zn_model_spec_load(model, &run->spec));
-    ZN_TRY(zn_resident_load(model, &run->spec, dtype, run->dev, &run->resident));
+    ZN_TRY(zn_hub_model_path(model, &run->model_dir));
+    ZN_TRY(zn_model_spec_load(run->model_dir, &run->spec));
+    ZN_TRY(zn_resident_load(run->model_dir, &run->spec, dtype, run->dev, &run->resident));
     return zn_model_create(&run->spec, &options, run->dev, zn_kernels_get(run->dev), &run->model);
 }
 
@@ -73,11 +79,14 @@ static zinc_status open_model(eval_run *run)
 static zinc_status open_tokenizer(eval_run *run)
 {
     char *path = NULL;
-    ZN_TRY(zn_fs_join(zn_args_get(run->args, "model"), "tokenizer.json", &path));
+    zinc_status status = ZINC_OK;
+    ZN_TRY(zn_fs_join(run->model_dir, "tokenizer.json", &path));
     if (zn_fs_exists(path) && zn_tokenizer_load(path, &run->tokenizer) != ZINC_OK)
         zn_warn("eval", "%s", zinc_last_error());
+    if (run->tokenizer)
+        status = zn_chat_open(path, &run->chat);
     zn_free(path);
-    return ZINC_OK;
+    return status;
 }
 
 static zinc_status open_data(eval_run *run)
@@ -86,8 +95,11 @@ static zinc_status open_data(eval_run *run)
     const int n_files = zn_args_count(run->args, "data");
     const char **files = NULL;
     const int64_t most = run->spec.max_positions;
+    const char *loss_on = zn_args_get(run->args, "loss_on");
     run->block_size = most < BLOCK_SIZE_DEFAULT ? most : BLOCK_SIZE_DEFAULT;
     run->batch_size = BATCH_SIZE_DEFAULT;
+    if (loss_on && strcmp(loss_on, "all") != 0 && strcmp(loss_on, "assistant") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--loss_on %s: assistant or all", loss_on);
     ZN_TRY(zn_args_int(run->args, "block_size", 2, 1 << 24, &run->block_size));
     ZN_TRY(zn_args_int(run->args, "batch_size", 1, 1 << 16, &run->batch_size));
     ZN_TRY(open_tokenizer(run));
@@ -101,11 +113,11 @@ static zinc_status open_data(eval_run *run)
         .block_size = run->block_size,
         .vocab_size = (int32_t)run->spec.V,
         .eos_id = run->spec.eos_id,
+        .chat = run->chat,
+        .loss_on_all = loss_on && strcmp(loss_on, "all") == 0,
+        .packing_boundaries = zn_args_flag(run->args, "packing_boundaries", false),
     };
     ZN_TRY_GOTO(zn_dataset_open(&params, &run->dataset));
-    if (zn_dataset_n_cut(run->dataset) > 0)
-        zn_warn("eval", "%lld rows were longer than the block size of %lld and are cut",
-                (long long)zn_dataset_n_cut(run->dataset), (long long)run->block_size);
 fail:
     zn_free(files);
     return status;
@@ -144,6 +156,7 @@ static zinc_status evaluate_batch(eval_run *run, const int64_t *rows, int64_t B,
         .ids = b->ids,
         .targets = b->targets,
         .mask = b->mask,
+        .segment = b->segment,
         .sample = b->sample,
     };
     ZN_TRY(zn_model_eval(run->model, &batch, zn_resident_hooks(run->resident), &run->loss_sum,
@@ -253,6 +266,15 @@ static const zn_option eval_options[] = {
      .kind = ZN_OPTION_VALUE,
      .metavar = "OUT.safetensors",
      .help = "write one F32 tensor logits [rows, longest row, vocabulary]"},
+    {.name = "loss_on",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "assistant|all",
+     .default_text = "assistant",
+     .help = "what counts of rows of \"messages\""},
+    {.name = "packing_boundaries",
+     .kind = ZN_OPTION_FLAG,
+     .default_text = "false",
+     .help = "texts packed into one row do not see one another"},
     {.name = "block_size",
      .kind = ZN_OPTION_VALUE,
      .metavar = "N",

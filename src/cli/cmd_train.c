@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "engine/hub.h"
 #include "train/train.h"
 
 #define VALUE(option_name, meta, fallback, text)                                                   \
@@ -38,11 +39,15 @@ static const zn_option options[] = {
     VALUE("threads", "N", "cores / ranks", "compute threads of a rank"),
     VALUE("comm", "NAME", "thread", "thread: ranks are threads; mpi: a process a rank"),
     VALUE("per_device_train_batch_size", "N", "8", "micro-batch of a rank, rows"),
-    VALUE("per_device_eval_batch_size", "N", "8", "accepted; evaluation uses the micro-batch"),
+    VALUE("per_device_eval_batch_size", "N", "the micro-batch",
+          "rows of a rank's evaluation batch"),
     VALUE("gradient_accumulation_steps", "N", "1", "micro-batches an optimizer step"),
     VALUE("num_train_epochs", "X", "3", "passes over the data"),
     VALUE("max_steps", "N", "-1", "optimizer steps; overrides num_train_epochs"),
     VALUE("block_size", "N", "min(1024, model)", "tokens of a row"),
+    VALUE("loss_on", "assistant|all", "assistant", "what is learned of rows of \"messages\""),
+    FLAG("packing_boundaries", "false", "texts packed into one row do not see one another"),
+    FLAG("show_sample", "false", "print the first row, and what of it is learned, before training"),
     VALUE("learning_rate", "X", "5e-5", "peak learning rate"),
     VALUE("weight_decay", "X", "0", "of AdamW"),
     VALUE("adam_beta1", "X", "0.9", "of AdamW"),
@@ -68,6 +73,8 @@ static const zn_option options[] = {
     FLAG("share_parameters", "true", "thread ranks keep one copy of the parameters between them"),
     VALUE("device", "NAME", "cpu", "cpu; cuda is not in this build"),
     VALUE("device_memory", "BYTES", "no limit", "limit of a rank's device memory, e.g. 2GB"),
+    VALUE("link_bandwidth", "BYTES/s", "memory speed", "stand-in link to the host, e.g. 12GB/s"),
+    VALUE("link_latency", "SECONDS", "0", "of each copy over the link, e.g. 10us"),
     VALUE("timeout", "SECONDS", "600", "longest wait for another rank"),
     VALUE("logging_steps", "N", "500", "plain progress lines off a terminal"),
     VALUE("eval_steps", "N", "0", "evaluate every N steps; 0: only at the end"),
@@ -111,6 +118,7 @@ static const char *const config_names[] = {
 /* Storage that zn_train_options points into. */
 typedef struct storage {
     const char **train_files, **validation_files, **freeze;
+    char *model;
     zn_config_argument arguments[N_CONFIG_NAMES];
 } storage;
 
@@ -123,6 +131,27 @@ static zinc_status list_of(const zn_args *args, const char *name, const char ***
     return ZINC_OK;
 }
 
+/* --link_bandwidth 12GB/s and --link_latency 10us (or ms, s). */
+static zinc_status read_link(const zn_args *args, zn_train_options *o)
+{
+    int64_t bandwidth = 0;
+    const char *latency = zn_args_get(args, "link_latency");
+    ZN_TRY(zn_args_bytes(args, "link_bandwidth", &bandwidth));
+    o->link_bytes_per_s = (double)bandwidth;
+    if (!latency)
+        return ZINC_OK;
+    char *unit = NULL;
+    const double value = strtod(latency, &unit);
+    const double scale = strcmp(unit, "us") == 0            ? 1e-6
+                         : strcmp(unit, "ms") == 0          ? 1e-3
+                         : strcmp(unit, "s") == 0 || !*unit ? 1
+                                                            : 0;
+    if (unit == latency || scale == 0 || !(value >= 0 && value < 1e6))
+        ZN_FAIL(ZINC_E_INVALID, "--link_latency %s: a time such as 10us, 1ms or 0.5s", latency);
+    o->link_latency_s = value * scale;
+    return ZINC_OK;
+}
+
 static zinc_status read_numbers(const zn_args *args, zn_train_options *o)
 {
     int64_t ranks = o->ranks, threads = o->threads, seed = (int64_t)o->seed;
@@ -131,6 +160,7 @@ static zinc_status read_numbers(const zn_args *args, zn_train_options *o)
     ZN_TRY(zn_args_int(args, "seed", 0, INT64_MAX, &seed));
     ZN_TRY(zn_args_int(args, "max_steps", -1, INT64_MAX, &o->max_steps));
     ZN_TRY(zn_args_int(args, "block_size", 2, 1 << 24, &o->block_size));
+    ZN_TRY(zn_args_int(args, "per_device_eval_batch_size", 1, 1 << 24, &o->eval_batch_size));
     ZN_TRY(zn_args_int(args, "warmup_steps", 0, INT64_MAX, &o->warmup_steps));
     ZN_TRY(zn_args_int(args, "logging_steps", 0, INT64_MAX, &o->logging_steps));
     ZN_TRY(zn_args_int(args, "eval_steps", 0, INT64_MAX, &o->eval_steps));
@@ -141,6 +171,7 @@ static zinc_status read_numbers(const zn_args *args, zn_train_options *o)
     ZN_TRY(zn_args_real(args, "dropout", 0, 0.999, &o->dropout));
     ZN_TRY(zn_args_real(args, "timeout", 0.1, 1e9, &o->timeout_s));
     ZN_TRY(zn_args_bytes(args, "device_memory", &o->device_limit));
+    ZN_TRY(read_link(args, o));
     ZN_TRY(zn_args_bytes(args, "max_shard_size", &o->max_shard_bytes));
     o->ranks = (int)ranks;
     o->threads = (int)threads;
@@ -158,6 +189,7 @@ static zinc_status read_choices(const zn_args *args, zn_train_options *o)
 {
     const char *average = zn_args_get(args, "loss_average");
     const char *groups = zn_args_get(args, "decay_groups");
+    const char *loss_on = zn_args_get(args, "loss_on");
     if (average && strcmp(average, "micro_batches") == 0)
         o->loss_average = ZN_LOSS_AVERAGE_MICRO_BATCHES;
     else if (average && strcmp(average, "tokens") != 0)
@@ -171,6 +203,9 @@ static zinc_status read_choices(const zn_args *args, zn_train_options *o)
     o->async_save = zn_args_flag(args, "async_save", true);
     const char *resume = zn_args_get(args, "resume_from_checkpoint");
     o->resume = resume && strcmp(resume, "false") == 0 ? NULL : resume;
+    if (loss_on && strcmp(loss_on, "all") != 0 && strcmp(loss_on, "assistant") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--loss_on %s: assistant or all", loss_on);
+    o->loss_on_all = loss_on && strcmp(loss_on, "all") == 0;
     o->decay_groups = groups;
     return ZINC_OK;
 }
@@ -199,9 +234,13 @@ static zinc_status read_options(const zn_args *args, storage *store, zn_train_op
     o->gradient_checkpointing = zn_args_flag(args, "gradient_checkpointing", false);
     o->save_on_signal = zn_args_flag(args, "save_on_signal", false);
     o->overwrite_output_dir = zn_args_flag(args, "overwrite_output_dir", false);
+    o->packing_boundaries = zn_args_flag(args, "packing_boundaries", false);
+    o->show_sample = zn_args_flag(args, "show_sample", false);
     o->dry_run = zn_args_flag(args, "dry_run", false);
     o->json = zn_args_flag(args, "json", false);
     ZN_TRY(need(o->model, "--model_name_or_path DIR"));
+    ZN_TRY(zn_hub_model_path(o->model, &store->model));
+    o->model = store->model;
     ZN_TRY(need(o->output_dir, "--output_dir DIR"));
     ZN_TRY(read_numbers(args, o));
     ZN_TRY(read_choices(args, o));
@@ -229,6 +268,7 @@ static int run_train(const zn_args *args)
     zn_free(store.train_files);
     zn_free(store.validation_files);
     zn_free(store.freeze);
+    zn_free(store.model);
     return code;
 }
 

@@ -161,6 +161,7 @@ static zinc_status add_messages(reader *r, const zn_document *document)
     r->ids.n = r->labels.n = 0;
     ZN_TRY(zn_messages_encode(r->params, document, &r->ids, &r->labels));
     ZN_TRY(check_ids(r, document->where, &r->ids));
+    ZN_TRY(check_length(r, document->where, r->ids.n));
     const new_row row = {
         .ids = r->ids.ids, .labels = r->params->loss_on_all ? NULL : r->labels.ids, .n = r->ids.n};
     return add_row(r, &row);

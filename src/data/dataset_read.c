@@ -8,6 +8,7 @@
 
 static zinc_status refuse(const char *path, const char *extension)
 {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     static const struct {
         const char *extension, *call;
     } convert[] = {
@@ -21,6 +22,12 @@ static zinc_status refuse(const char *path, const char *extension)
                     "pandas.%s(\"%s\").to_json(\"%.*s.jsonl\", orient=\"records\", lines=True)'",
                     path, extension, convert[i].call, path, (int)(strlen(path) - strlen(extension)),
                     path);
+    if (!zn_fs_exists(path) && strchr(path, '/') == strrchr(path, '/') && path[0] != '/')
+        ZN_FAIL(ZINC_E_UNSUPPORTED,
+                "%s: no such file; data files end in .txt, .jsonl or .bin. If it is a data set of "
+                "the Hugging Face hub, make a .jsonl of it: python3 -c 'import datasets; "
+                "datasets.load_dataset(\"%s\", split=\"train\").to_json(\"%s.jsonl\")'",
+                path, path, name);
     ZN_FAIL(ZINC_E_UNSUPPORTED, "%s: a data file must end in .txt, .jsonl or .bin", path);
 }
 

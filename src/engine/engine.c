@@ -31,6 +31,13 @@ static zn_dtype training_dtype(const zn_config_values *config)
                                   : ZN_DTYPE_F32;
 }
 
+static zn_zero_tier tier_of(zn_offload_device device)
+{
+    return device == ZN_OFFLOAD_CPU    ? ZN_ZERO_ON_HOST
+           : device == ZN_OFFLOAD_NVME ? ZN_ZERO_ON_DISK
+                                       : ZN_ZERO_ON_DEVICE;
+}
+
 void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
 {
     const zn_config_values *c = params->config;
@@ -55,6 +62,10 @@ void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
     out->sub_group = c->zero.sub_group_size;
     out->overlap_comm = c->zero.overlap_comm;
     out->share_parameters = params->share_parameters;
+    out->optimizer_tier = tier_of(c->zero.offload_optimizer);
+    out->param_tier = tier_of(c->zero.offload_param);
+    out->disk_path = c->zero.offload_optimizer_nvme_path;
+    out->offload_ratio = c->zero.offload_optimizer_ratio;
 }
 
 static zinc_status create_zero(zn_engine *engine)
@@ -121,9 +132,8 @@ zn_comm *zn_engine_comm(zn_engine *engine)
 
 void zn_engine_get_progress(const zn_engine *engine, zn_engine_progress *out)
 {
-    *out = (zn_engine_progress){.n_applied = engine->n_applied,
-                                .n_skipped = engine->n_skipped,
-                                .scaler = engine->scaler};
+    *out = (zn_engine_progress){
+        .n_applied = engine->n_applied, .n_skipped = engine->n_skipped, .scaler = engine->scaler};
 }
 
 void zn_engine_set_progress(zn_engine *engine, const zn_engine_progress *progress)
@@ -178,6 +188,7 @@ static zn_model_batch model_batch(const zn_batch *batch)
                             .ids = batch->ids,
                             .targets = batch->targets,
                             .mask = batch->mask,
+                            .segment = batch->segment,
                             .sample = batch->sample};
 }
 

@@ -151,11 +151,17 @@ static zinc_status run_step(rank_run *run, int64_t step, const step_totals *tota
 
 /* ---- evaluation ---- */
 
+/* Rows of a rank's evaluation batch. */
+static int64_t eval_batch(const zn_train_setup *s)
+{
+    return s->o->eval_batch_size > 0 ? s->o->eval_batch_size : s->micro_batch;
+}
+
 /* Mean token loss over the validation set, each row once at any world size. Collective. */
 static zinc_status evaluate(rank_run *run, double *loss)
 {
     const zn_train_setup *s = run->s;
-    const int64_t mb = s->micro_batch;
+    const int64_t mb = eval_batch(s);
     const int64_t n_rows = zn_dataset_n_rows(s->validation);
     double sums[2] = {0, 0};
     for (int64_t first = 0; first < n_rows; first += mb * run->n_ranks) {
@@ -364,6 +370,7 @@ static zinc_status open_reports(rank_run *run)
     ZN_TRY(zn_run_json_write(run->s));
     zn_train_print_settings(run->s);
     zn_train_print_memory(run->s, run->engine, run->dev);
+    ZN_TRY(zn_train_show_sample(run->s));
     ZN_TRY(zn_observer_open(run->s, run->engine, run->dev, run->s->resume.step, &run->observer));
     return open_progress(run->s, &run->progress);
 }
@@ -371,8 +378,11 @@ static zinc_status open_reports(rank_run *run)
 static zinc_status open_rank(rank_run *run, zn_thread_world *world)
 {
     const zn_train_setup *s = run->s;
-    const zn_device_params device = {
-        .rank = run->rank, .n_threads = s->threads, .device_limit_bytes = s->o->device_limit};
+    const zn_device_params device = {.rank = run->rank,
+                                     .n_threads = s->threads,
+                                     .device_limit_bytes = s->o->device_limit,
+                                     .link_bytes_per_s = s->o->link_bytes_per_s,
+                                     .link_latency_s = s->o->link_latency_s};
     const char *backend = !world ? "mpi" : run->n_ranks == 1 ? "self" : "thread";
     ZN_TRY(zn_device_open(s->o->device, &device, &run->dev));
     const zn_comm_params comm = {.backend = backend,
@@ -388,7 +398,8 @@ static zinc_status open_rank(rank_run *run, zn_thread_world *world)
     ZN_TRY(zn_saver_create(s, run->dev, run->engine, &run->saver));
     ZN_TRY(zn_alloc_array(&run->batches, (size_t)s->accumulation, sizeof *run->batches, "batches"));
     ZN_TRY(zn_alloc_array(&run->weights, (size_t)s->accumulation, sizeof *run->weights, "weights"));
-    ZN_TRY(zn_alloc_array(&run->rows, (size_t)s->micro_batch, sizeof *run->rows, "row numbers"));
+    const int64_t most = s->micro_batch > eval_batch(s) ? s->micro_batch : eval_batch(s);
+    ZN_TRY(zn_alloc_array(&run->rows, (size_t)most, sizeof *run->rows, "row numbers"));
     ZN_TRY(zn_alloc_array(&run->gathered, 4 * (size_t)run->n_ranks, sizeof *run->gathered,
                           "exchanged numbers"));
     return zn_comm_agree(run->comm, open_reports(run));

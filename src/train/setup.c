@@ -110,6 +110,8 @@ static zinc_status load_tokenizer(zn_train_setup *s)
                               "the text files need a tokenizer, and there is no %s: give one with "
                               "--tokenizer, or make one with `zinc tokenize --train`",
                               path);
+    if (status == ZINC_OK && s->tokenizer)
+        status = zn_chat_open(path, &s->chat);
     zn_free(path);
     return status;
 }
@@ -126,6 +128,9 @@ static zinc_status load_data(zn_train_setup *s)
                                 .eos_id = s->spec.eos_id};
     ZN_TRY(load_tokenizer(s));
     params.tokenizer = s->tokenizer;
+    params.chat = s->chat;
+    params.loss_on_all = o->loss_on_all;
+    params.packing_boundaries = o->packing_boundaries;
     if (s->tokenizer && params.eos_id >= zn_tokenizer_vocab_size(s->tokenizer))
         params.eos_id = -1;
     ZN_TRY(zn_dataset_open(&params, &s->train));
@@ -149,32 +154,6 @@ static zinc_status report_config(const zn_config *config, zinc_status status)
 {
     for (int i = 1; status != ZINC_OK && config && i < zn_config_n_errors(config); i++)
         zn_log(ZN_LOG_ERROR, "config", "%s", zn_config_error(config, i));
-    return status;
-}
-
-static zinc_status refuse_offload(const zn_train_setup *s)
-{
-    const zn_config_values *v = s->values;
-    zn_buf text = {0};
-    zinc_status status = ZINC_OK;
-    const char *file = s->o->deepspeed ? s->o->deepspeed : "the configuration";
-    if (v->zero.offload_optimizer == ZN_OFFLOAD_NONE && v->zero.offload_param == ZN_OFFLOAD_NONE)
-        return ZINC_OK;
-    if (v->zero.offload_optimizer != ZN_OFFLOAD_NONE)
-        status = zn_buf_printf(
-            &text, " zero_optimization.offload_optimizer (%s)",
-            zn_config_origin(s->config, "zero_optimization.offload_optimizer.device"));
-    if (status == ZINC_OK && v->zero.offload_param != ZN_OFFLOAD_NONE)
-        status =
-            zn_buf_printf(&text, "%s zero_optimization.offload_param (%s)", text.n ? " and" : "",
-                          zn_config_origin(s->config, "zero_optimization.offload_param.device"));
-    if (status == ZINC_OK)
-        status = zn_error_set(ZINC_E_UNSUPPORTED, __FILE__, __LINE__, __func__,
-                              "%s asks for%s: this version has no offload yet; everything else in "
-                              "the file is fine. Take these lines out, or set their device to "
-                              "\"none\"",
-                              file, text.data);
-    zn_buf_fini(&text);
     return status;
 }
 
@@ -235,7 +214,6 @@ static zinc_status resolve_config(zn_train_setup *s)
     const zinc_status status = zn_config_resolve(s->config, &facts);
     ZN_TRY(report_config(s->config, status));
     s->values = zn_config_get(s->config);
-    ZN_TRY(refuse_offload(s));
     ZN_TRY(set_lengths(s));
     return set_optimizer(s);
 }
@@ -264,6 +242,7 @@ void zn_train_setup_close(zn_train_setup *setup)
 {
     zn_dataset_destroy(setup->train);
     zn_dataset_destroy(setup->validation);
+    zn_chat_destroy(setup->chat);
     zn_tokenizer_destroy(setup->tokenizer);
     zn_config_destroy(setup->config);
     zn_model_spec_fini(&setup->spec);
@@ -343,7 +322,8 @@ zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *
                               .decay_all = setup->decay_all,
                               .activation_checkpointing = o->gradient_checkpointing,
                               .dropout_scale = 1,
-                              .share_parameters = o->share_parameters && !o->device_limit,
+                              .share_parameters =
+                                  o->share_parameters && !o->device_limit && !o->link_bytes_per_s,
                               .seed = o->seed,
                               .freeze = o->freeze,
                               .n_freeze = o->n_freeze};

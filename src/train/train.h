@@ -48,7 +48,10 @@ typedef struct zn_train_options {
     uint64_t seed;
     bool shuffle, from_scratch, overwrite_output_dir, save_on_signal, dry_run, json;
     bool gradient_checkpointing, share_parameters;
-    double dropout; /* NaN: as config.json says */
+    bool loss_on_all;        /* of rows of "messages", not only what assistants say */
+    bool packing_boundaries; /* packed texts do not see one another */
+    bool show_sample;        /* print the first row and what of it is learned */
+    double dropout;          /* NaN: as config.json says */
     zn_loss_average loss_average;
     const char *const *freeze; /* globs on names of parameters that are not trained */
     int n_freeze;
@@ -56,12 +59,13 @@ typedef struct zn_train_options {
     const char *save_dtype;   /* NULL: the checkpoint's */
     int64_t max_shard_bytes;  /* 0: one file */
 
-    int ranks, threads;   /* threads 0: cores / ranks */
-    const char *comm;     /* "thread", "mpi" */
-    const char *device;   /* "cpu" */
-    int64_t device_limit; /* --device_memory, bytes; 0: none */
-    double timeout_s;     /* deadline of a collective */
-    double peak_flops;    /* of one core, for "share of peak"; 0: measure */
+    int ranks, threads;                      /* threads 0: cores / ranks */
+    const char *comm;                        /* "thread", "mpi" */
+    const char *device;                      /* "cpu" */
+    int64_t device_limit;                    /* --device_memory, bytes; 0: none */
+    double link_bytes_per_s, link_latency_s; /* stand-in link to the host; 0: memory speed */
+    double timeout_s;                        /* deadline of a collective */
+    double peak_flops;                       /* of one core, for "share of peak"; 0: measure */
 } zn_train_options;
 
 void zn_train_defaults(zn_train_options *out);

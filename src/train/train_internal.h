@@ -22,6 +22,7 @@ typedef struct zn_train_setup {
     const zn_train_options *o;
     zn_model_spec spec;
     zn_tokenizer *tokenizer; /* NULL if no file has text */
+    zn_chat *chat;           /* with the tokenizer */
     zn_dataset *train, *validation;
     zn_config *config;
     const zn_config_values *values; /* of config, resolved */
@@ -66,6 +67,10 @@ ZINC_MUST_CHECK zinc_status zn_train_load_state(const zn_train_setup *setup, zn_
 /** One rank from device to saved model. `world` for the thread backend, else NULL. */
 ZINC_MUST_CHECK zinc_status zn_train_rank(const zn_train_setup *setup, int rank,
                                           zn_thread_world *world);
+
+/* sample.c */
+/** With --show_sample: the first training row on stderr, token by token. By one rank. */
+ZINC_MUST_CHECK zinc_status zn_train_show_sample(const zn_train_setup *setup);
 
 /* report.c */
 /** The start-up table of rank 0, on stderr. */
