@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fs.h"
+#include "ckpt/checkpoint.h"
 #include "ckpt/ds_layout.h"
 #include "ckpt/safetensors_internal.h"
 
@@ -18,46 +19,94 @@ static zinc_status add_file(zn_export_report *report, const char *name)
     return ZINC_OK;
 }
 
-static zinc_status plan_weights(const zn_ds_checkpoint *ckpt, zn_dtype dtype, zn_tensor_plan **out)
+/* Weights to be read by range, whoever wrote them. One of the two is there. */
+typedef struct source {
+    zn_ckpt *zinc;
+    zn_ds_checkpoint *deepspeed;
+    char *dir; /* the checkpoint folder itself */
+} source;
+
+static int source_n(const source *from)
 {
-    const int n = zn_ds_n(ckpt);
+    return from->zinc ? zn_ckpt_n(from->zinc) : zn_ds_n(from->deepspeed);
+}
+
+static int64_t source_elems(const source *from, int i)
+{
+    return from->zinc ? zn_ckpt_n_elems(from->zinc, i) : zn_ds_n_elems(from->deepspeed, i);
+}
+
+static zinc_status source_read(const source *from, int i, int64_t offset, int64_t n, float *out)
+{
+    return from->zinc ? zn_ckpt_read(from->zinc, i, ZN_CKPT_MASTER, offset, n, out)
+                      : zn_ds_read(from->deepspeed, i, offset, n, out);
+}
+
+static void source_close(source *from)
+{
+    zn_ckpt_close(from->zinc);
+    zn_ds_close(from->deepspeed);
+    zn_free(from->dir);
+}
+
+/* `path` is a checkpoint folder of Zinc's, or the folder of a run whose `latest` names one, or one
+ * of DeepSpeed's. */
+static zinc_status source_open(const char *path, source *out)
+{
+    char *latest = NULL;
+    if (zn_ckpt_is(path)) {
+        ZN_TRY(zn_strdup(path, &out->dir));
+        return zn_ckpt_open(path, &out->zinc);
+    }
+    if (zn_ckpt_latest(path, &latest) == ZINC_OK && zn_ckpt_is(latest)) {
+        out->dir = latest;
+        return zn_ckpt_open(latest, &out->zinc);
+    }
+    zn_free(latest);
+    ZN_TRY(zn_strdup(path, &out->dir));
+    return zn_ds_open(path, &out->deepspeed);
+}
+
+static zinc_status plan_weights(const source *from, zn_dtype dtype, zn_tensor_plan **out)
+{
+    const int n = source_n(from);
     ZN_TRY(zn_alloc_array(out, (size_t)n, sizeof **out, "tensor plan"));
     for (int i = 0; i < n; i++) {
-        (*out)[i] = zn_ds_at(ckpt, i);
+        (*out)[i] = from->zinc ? zn_ckpt_at(from->zinc, i) : zn_ds_at(from->deepspeed, i);
         (*out)[i].dtype = dtype;
     }
     return ZINC_OK;
 }
 
-static zinc_status copy_weight(const zn_ds_checkpoint *ckpt, int i, zn_weights_writer *writer,
-                               float *chunk)
+static zinc_status copy_weight(const source *from, int i, zn_weights_writer *writer, float *chunk)
 {
-    const int64_t n_elems = zn_ds_n_elems(ckpt, i);
+    const int64_t n_elems = source_elems(from, i);
     for (int64_t at = 0; at < n_elems;) {
         const int64_t left = n_elems - at;
         const int64_t n = left < CHUNK_ELEMS ? left : CHUNK_ELEMS;
-        ZN_TRY(zn_ds_read(ckpt, i, at, n, chunk));
+        ZN_TRY(source_read(from, i, at, n, chunk));
         ZN_TRY(zn_weights_writer_write(writer, i, at, n, chunk));
         at += n;
     }
     return ZINC_OK;
 }
 
-static zinc_status write_weights(const zn_ds_checkpoint *ckpt, const zn_export_params *params,
+static zinc_status write_weights(const source *from, const zn_export_params *params,
                                  zn_export_report *report)
 {
     zinc_status status;
     zn_tensor_plan *plan = NULL;
     zn_weights_writer *writer = NULL;
     float *chunk = NULL;
-    ZN_TRY_GOTO(plan_weights(ckpt, params->dtype, &plan));
+    ZN_TRY_GOTO(plan_weights(from, params->dtype, &plan));
     ZN_TRY_GOTO(zn_alloc_array(&chunk, (size_t)CHUNK_ELEMS, sizeof *chunk, "export buffer"));
-    ZN_TRY_GOTO(zn_weights_writer_create(params->output, plan, zn_ds_n(ckpt),
+    ZN_TRY_GOTO(zn_weights_writer_create(params->output, plan, source_n(from),
                                          params->max_shard_bytes, &writer));
     ZN_TRY_GOTO(zn_weights_writer_begin(writer));
-    for (int i = 0; i < zn_ds_n(ckpt); i++) {
-        ZN_TRY_GOTO(copy_weight(ckpt, i, writer, chunk));
-        report->n_params += zn_ds_is_alias(ckpt, i) ? 0 : zn_ds_n_elems(ckpt, i);
+    for (int i = 0; i < source_n(from); i++) {
+        ZN_TRY_GOTO(copy_weight(from, i, writer, chunk));
+        if (from->zinc || !zn_ds_is_alias(from->deepspeed, i))
+            report->n_params += source_elems(from, i);
     }
     ZN_TRY_GOTO(zn_weights_writer_flush(writer));
     ZN_TRY_GOTO(zn_weights_writer_commit(writer));
@@ -74,14 +123,14 @@ fail:
 }
 
 /* Trainers keep config.json beside `latest`, which may be the parent of what was named. */
-static zinc_status copy_model_files(const zn_export_params *params, bool *copied)
+static zinc_status copy_model_files(const zn_export_params *params, const char *dir, bool *copied)
 {
     zinc_status status;
     char *dirs[2] = {NULL, NULL};
     char *config = NULL;
     const char *from = params->model;
-    ZN_TRY_GOTO(zn_strdup(params->checkpoint, &dirs[0]));
-    ZN_TRY_GOTO(zn_fs_join(params->checkpoint, "..", &dirs[1]));
+    ZN_TRY_GOTO(zn_strdup(dir, &dirs[0]));
+    ZN_TRY_GOTO(zn_fs_join(dir, "..", &dirs[1]));
     for (int i = 0; i < 2 && !from; i++) {
         ZN_TRY_GOTO(zn_fs_join(dirs[i], "config.json", &config));
         if (zn_fs_exists(config))
@@ -102,18 +151,18 @@ fail:
 zinc_status zn_export(const zn_export_params *params, zn_export_report *report)
 {
     zinc_status status;
-    zn_ds_checkpoint *ckpt = NULL;
+    source from = {0};
     zn_export_report result = {0};
-    ZN_TRY_GOTO(zn_ds_open(params->checkpoint, &ckpt));
-    ZN_TRY_GOTO(write_weights(ckpt, params, &result));
-    ZN_TRY_GOTO(copy_model_files(params, &result.has_config));
+    ZN_TRY_GOTO(source_open(params->checkpoint, &from));
+    ZN_TRY_GOTO(write_weights(&from, params, &result));
+    ZN_TRY_GOTO(copy_model_files(params, from.dir, &result.has_config));
     if (result.has_config)
         ZN_TRY_GOTO(add_file(&result, "config.json"));
-    zn_ds_close(ckpt);
+    source_close(&from);
     *report = result;
     return ZINC_OK;
 fail:
-    zn_ds_close(ckpt);
+    source_close(&from);
     zn_export_report_fini(&result);
     return status;
 }

@@ -7,7 +7,7 @@
 #include "ckpt/safetensors.h"
 
 typedef struct zn_export_params {
-    const char *checkpoint;  /* a folder zn_ds_open takes */
+    const char *checkpoint;  /* Zinc's or DeepSpeed's, or the folder that holds its `latest` */
     const char *output;      /* made if missing */
     const char *model;       /* folder with config.json and tokenizer; NULL: the checkpoint's own */
     zn_dtype dtype;          /* F32, BF16 or F16 */

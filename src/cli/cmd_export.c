@@ -94,7 +94,8 @@ const zn_command zn_command_export = {
     .max_positional = 2,
     .options = export_options,
     .n_options = sizeof export_options / sizeof export_options[0],
-    .epilog = "CKPT is the folder that holds the file `latest`, or the folder of one tag.\n\n"
+    .epilog = "CKPT is a checkpoint of Zinc's or DeepSpeed's, or the folder that holds its file "
+              "`latest`.\n\n"
               "  zinc export run/checkpoint-500 model --dtype bfloat16\n",
     .run = run_export,
 };

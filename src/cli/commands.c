@@ -6,7 +6,8 @@
 
 extern const zn_command zn_command_train, zn_command_eval, zn_command_generate;
 extern const zn_command zn_command_tokenize, zn_command_config, zn_command_lr;
-extern const zn_command zn_command_export, zn_command_report, zn_command_env;
+extern const zn_command zn_command_export, zn_command_checkpoint, zn_command_report;
+extern const zn_command zn_command_env;
 
 /* clang-format off */
 const zn_command *const zn_commands[] = {
@@ -17,6 +18,7 @@ const zn_command *const zn_commands[] = {
     &zn_command_config,
     &zn_command_lr,
     &zn_command_export,
+    &zn_command_checkpoint,
     &zn_command_report,
     &zn_command_env,
 };
