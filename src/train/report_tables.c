@@ -34,8 +34,26 @@ static zinc_status append_head(const zn_report_run *runs, int n, const char *con
     return zn_buf_puts(out, "</tr>\n");
 }
 
-/* A JSON value as people write it: strings without quotes, lists with commas. */
-static zinc_status append_plain(const json_t *value, zn_buf *out)
+static zinc_status append_plain(json_t *value, zn_buf *out);
+
+/* "name value, name value" */
+static zinc_status append_object(json_t *object, zn_buf *out)
+{
+    const char *name;
+    json_t *value;
+    bool first = true;
+    json_object_foreach(object, name, value)
+    {
+        ZN_TRY(zn_buf_printf(out, "%s%s ", first ? "" : ", ", name));
+        ZN_TRY(append_plain(value, out));
+        first = false;
+    }
+    return zn_buf_puts(out, first ? "–" : "");
+}
+
+/* A JSON value as people write it: strings without quotes, lists with commas. Files of a run nest
+ * no deeper than the parser allows. */
+static zinc_status append_plain(json_t *value, zn_buf *out)
 {
     if (!value || json_is_null(value))
         return zn_buf_puts(out, "–");
@@ -43,6 +61,8 @@ static zinc_status append_plain(const json_t *value, zn_buf *out)
         return zn_buf_append(out, json_string_value(value), json_string_length(value));
     if (json_is_real(value))
         return zn_json_append_number(out, json_real_value(value));
+    if (json_is_object(value))
+        return append_object(value, out);
     if (!json_is_array(value))
         return zn_json_append(value, out);
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -52,7 +72,7 @@ static zinc_status append_plain(const json_t *value, zn_buf *out)
     return zn_buf_puts(out, json_array_size(value) ? "" : "–");
 }
 
-static zinc_status append_value(const json_t *value, zn_buf *out)
+static zinc_status append_value(json_t *value, zn_buf *out)
 {
     zn_buf text = {0};
     zinc_status status = append_plain(value, &text);
@@ -186,7 +206,7 @@ zinc_status zn_report_append_summary(const zn_report_run *runs, int n, zn_buf *o
 /* ---- what was asked for ---- */
 
 /* Member `path` ("zero_optimization.stage") of nested objects, or NULL. */
-static const json_t *look_up(const json_t *object, const char *path)
+static json_t *look_up(json_t *object, const char *path)
 {
     char name[CELL_BYTES * 2];
     while (object) {
@@ -200,15 +220,15 @@ static const json_t *look_up(const json_t *object, const char *path)
     return NULL;
 }
 
-static bool differ(const json_t *const *values, int n)
+static bool differ(json_t *const *values, int n)
 {
     const json_t *a = values[0], *b = n > 1 ? values[1] : a;
     return a && b ? !json_equal(a, b) : a != b;
 }
 
 /* A row of values, and of where they came from if there are origins. */
-static zinc_status append_row(const char *name, const json_t *const *values,
-                              const json_t *const *origins, int n, zn_buf *out)
+static zinc_status append_row(const char *name, json_t *const *values, json_t *const *origins,
+                              int n, zn_buf *out)
 {
     ZN_TRY(zn_buf_puts(out, differ(values, n) ? "<tr class=\"diff\"><th>" : "<tr><th>"));
     ZN_TRY(zn_html_append(out, name));
@@ -229,8 +249,7 @@ static bool is_done(json_t *const *objects, int run, const char *name)
 static zinc_status append_section(const char *title, const char *block, const zn_report_run *runs,
                                   int n, zn_buf *out)
 {
-    json_t *objects[ZN_REPORT_MAX_RUNS];
-    const json_t *values[ZN_REPORT_MAX_RUNS];
+    json_t *objects[ZN_REPORT_MAX_RUNS], *values[ZN_REPORT_MAX_RUNS];
     for (int r = 0; r < n; r++)
         objects[r] = json_object_get(runs[r].json, block);
     ZN_TRY(zn_buf_printf(out, "<details open>\n<summary>%s</summary>\n", title));
@@ -254,7 +273,7 @@ static zinc_status append_config(const zn_report_run *runs, int n, zn_buf *out)
 {
     static const char *const from[] = {"where from"};
     json_t *config[ZN_REPORT_MAX_RUNS], *origin[ZN_REPORT_MAX_RUNS];
-    const json_t *values[ZN_REPORT_MAX_RUNS], *origins[ZN_REPORT_MAX_RUNS];
+    json_t *values[ZN_REPORT_MAX_RUNS], *origins[ZN_REPORT_MAX_RUNS];
     for (int r = 0; r < n; r++) {
         config[r] = json_object_get(runs[r].json, "config");
         origin[r] = json_object_get(config[r], "origin");

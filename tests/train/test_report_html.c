@@ -94,6 +94,7 @@ static void the_page_has_the_values_of_the_run(void **state)
                "{\"step\":60,\"eval_loss\":0.625,\"perplexity\":2}\n{\"step\":9");
     write_text(dir, "run.json",
                "{\"zinc\":\"0.1.0\",\"started\":\"2026-01-02T03:04:05Z\",\"run\":{\"ranks\":2},"
+               "\"options\":{\"given\":{\"max_steps\":\"60\",\"x\":0.003}},"
                "\"data\":{\"train_files\":[\"a.txt\",\"b.txt\"]},\"config\":{\"ok\":true,"
                "\"resolved\":{\"zero_optimization\":{\"stage\":3},\"gradient_clipping\":0.3},"
                "\"origin\":{\"zero_optimization.stage\":\"ds.json:7\",\"gradient_clipping\":"
@@ -109,6 +110,7 @@ static void the_page_has_the_values_of_the_run(void **state)
     assert_has(&page, "step 60: 0.625");
     assert_null(strstr(page.data, "step 60: 0.9")); /* an evaluation that a resumed run did again */
     assert_has(&page, "<th>ranks</th><td>2</td>");
+    assert_has(&page, "<th>given</th><td>max_steps 60, x 0.003</td>");
     assert_has(&page, "<th>train_files</th><td>a.txt, b.txt</td>");
     assert_has(&page, "<th>zero_optimization.stage</th><td>3</td><td>ds.json:7</td>");
     assert_has(&page, "<th>gradient_clipping</th><td>0.3</td><td>default</td>");
