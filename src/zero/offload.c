@@ -134,7 +134,7 @@ static void place_masters(zn_zero *zero)
                 packed_at(region, zero->host_master_slab, region->slab_first, ZN_DTYPE_F32);
         else
             region->master = (zn_zero_view){0}; /* in windows */
-        for (int k = 0; zero->host_state_slab[k] && k < n_states(zero); k++)
+        for (int k = 0; k < n_states(zero) && zero->host_state_slab[k]; k++)
             region->state[k] =
                 packed_at(region, zero->host_state_slab[k], region->slab_first, ZN_DTYPE_F32);
         region->grad = packed_at(region, zero->host_grad_slab, region->slab_first, ZN_DTYPE_F32);
