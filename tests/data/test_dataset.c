@@ -252,6 +252,10 @@ static void files_of_other_kinds_come_with_the_way_to_convert_them(void **state)
     assert_fails(open_with(f, 4, 389, 388), ZINC_E_UNSUPPORTED, ".jsonl");
     strcpy(strrchr(f->path[0], '.'), ".txt");
     assert_fails(open_with(f, 4, 389, 388), ZINC_E_IO, "a.txt");
+    const char *const files[] = {"org/name"};
+    const zn_dataset_params hub = {.files = files, .n_files = 1, .block_size = 4, .vocab_size = 4};
+    assert_fails(zn_dataset_open(&hub, &f->dataset), ZINC_E_UNSUPPORTED,
+                 "datasets.load_dataset(\"org/name\"");
     strcpy(strrchr(f->path[0], '.'), ".parquet");
 }
 
