@@ -13,7 +13,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "data/tokenizer.h"
+#include "data/chat.h"
+#include "engine/hub.h"
 #include "engine/resident.h"
 
 #define NEW_TOKENS_DEFAULT 64
@@ -21,16 +22,18 @@
 
 typedef struct generate_run {
     const zn_args *args;
+    char *model_dir;
     zn_device *dev;
     zn_model_spec spec;
     zn_resident *resident;
     zn_model *model;
     zn_tokenizer *tokenizer;
-    zn_ids ids; /* prompt, then what is new */
+    zn_chat *chat; /* with --chat */
+    zn_ids ids;    /* prompt, then what is new */
     int64_t n_prompt;
     int32_t eos[MAX_EOS];
     int n_eos;
-    int64_t max_new, seed;
+    int64_t max_new, seed, top_k; /* top_k 0: all */
     double temperature, top_p;
     float *logits;   /* [V] */
     int32_t *order;  /* [V] tokens by probability; sampling only */
@@ -43,14 +46,21 @@ static void run_fini(generate_run *run)
     zn_free(run->weights);
     zn_free(run->logits);
     zn_ids_fini(&run->ids);
+    zn_chat_destroy(run->chat);
     zn_tokenizer_destroy(run->tokenizer);
     zn_model_destroy(run->model);
     zn_resident_destroy(run->resident);
     zn_model_spec_fini(&run->spec);
     zn_device_close(run->dev);
+    zn_free(run->model_dir);
 }
 
 /* ---- arguments ---- */
+
+static bool is_chat(const generate_run *run)
+{
+    return zn_args_flag(run->args, "chat", false);
+}
 
 static zinc_status read_options(generate_run *run)
 {
@@ -62,10 +72,15 @@ static zinc_status read_options(generate_run *run)
     ZN_TRY(zn_args_int(run->args, "seed", 0, INT64_MAX, &run->seed));
     ZN_TRY(zn_args_real(run->args, "temperature", 0, 1e6, &run->temperature));
     ZN_TRY(zn_args_real(run->args, "top_p", 0, 1, &run->top_p));
+    ZN_TRY(zn_args_int(run->args, "top_k", 0, INT32_MAX, &run->top_k));
     if (!zn_args_given(run->args, "model"))
         ZN_FAIL(ZINC_E_INVALID, "--model DIR is needed: a Hugging Face model folder");
     if (zn_args_given(run->args, "prompt") == zn_args_given(run->args, "prompt_ids"))
         ZN_FAIL(ZINC_E_INVALID, "give either --prompt TEXT or --prompt_ids 1,2,3");
+    if (is_chat(run) && !zn_args_given(run->args, "prompt"))
+        ZN_FAIL(ZINC_E_INVALID, "--chat needs --prompt TEXT: what the user says");
+    if (zn_args_given(run->args, "system") && !is_chat(run))
+        ZN_FAIL(ZINC_E_INVALID, "--system goes with --chat");
     return ZINC_OK;
 }
 
@@ -81,8 +96,9 @@ static zinc_status open_model(generate_run *run)
     ZN_TRY(zn_args_int(run->args, "threads", 1, 4096, &n_threads));
     const zn_device_params params = {.n_threads = (int)n_threads};
     ZN_TRY(zn_device_open("cpu", &params, &run->dev));
-    ZN_TRY(zn_model_spec_load(model, &run->spec));
-    ZN_TRY(zn_resident_load(model, &run->spec, dtype, run->dev, &run->resident));
+    ZN_TRY(zn_hub_model_path(model, &run->model_dir));
+    ZN_TRY(zn_model_spec_load(run->model_dir, &run->spec));
+    ZN_TRY(zn_resident_load(run->model_dir, &run->spec, dtype, run->dev, &run->resident));
     ZN_TRY(zn_model_create(&run->spec, &options, run->dev, zn_kernels_get(run->dev), &run->model));
     const size_t V = (size_t)run->spec.V;
     ZN_TRY(zn_alloc_array(&run->logits, V, sizeof *run->logits, "logits"));
@@ -98,25 +114,27 @@ static zinc_status open_tokenizer(generate_run *run)
 {
     char *path = NULL;
     zinc_status status = ZINC_OK;
-    ZN_TRY(zn_fs_join(zn_args_get(run->args, "model"), "tokenizer.json", &path));
+    ZN_TRY(zn_fs_join(run->model_dir, "tokenizer.json", &path));
     if (zn_args_given(run->args, "prompt"))
         status = zn_tokenizer_load(path, &run->tokenizer);
     else if (zn_fs_exists(path) && zn_tokenizer_load(path, &run->tokenizer) != ZINC_OK)
         zn_warn("generate", "%s", zinc_last_error());
+    if (status == ZINC_OK && is_chat(run))
+        status = zn_chat_open(path, &run->chat);
     zn_free(path);
     return status;
 }
 
 static void add_eos(generate_run *run, const json_t *value)
 {
-    if (json_is_integer(value) && run->n_eos < MAX_EOS)
+    if (json_is_integer(value) && json_integer_value(value) <= INT32_MAX && run->n_eos < MAX_EOS)
         run->eos[run->n_eos++] = (int32_t)json_integer_value(value);
     for (size_t i = 0; i < json_array_size(value); i++)
         add_eos(run, json_array_get(value, i));
 }
 
-/* What ends the text: eos_token_id (one or a list) of generation_config.json, else of config.json.
- */
+/* What ends the text: eos_token_id (one or a list) of generation_config.json, else of config.json;
+ * in a chat also what the template ends an answer with. */
 static zinc_status read_eos(generate_run *run)
 {
     static const char *const names[] = {"generation_config.json", "config.json"};
@@ -124,7 +142,7 @@ static zinc_status read_eos(generate_run *run)
         char *path = NULL;
         json_t *root = NULL;
         zinc_status status = ZINC_OK;
-        ZN_TRY(zn_fs_join(zn_args_get(run->args, "model"), names[i], &path));
+        ZN_TRY(zn_fs_join(run->model_dir, names[i], &path));
         if (zn_fs_exists(path))
             status = zn_json_load(path, &root);
         zn_free(path);
@@ -133,6 +151,10 @@ static zinc_status read_eos(generate_run *run)
         if (status != ZINC_OK)
             return status;
     }
+    const char *end = run->chat ? zn_chat_end(run->chat) : NULL;
+    const int32_t id = end ? zn_tokenizer_id(run->tokenizer, end) : -1;
+    if (id >= 0 && run->n_eos < MAX_EOS)
+        run->eos[run->n_eos++] = id;
     return ZINC_OK;
 }
 
@@ -154,12 +176,25 @@ static zinc_status parse_ids(generate_run *run, const char *text)
     }
 }
 
+/* --system and --prompt as the chat template writes them, up to where the answer begins. */
+static zinc_status read_chat(generate_run *run, const char *prompt)
+{
+    const char *system = zn_args_get(run->args, "system");
+    zn_message messages[2];
+    int n = 0;
+    if (system)
+        messages[n++] = (zn_message){"system", system, strlen(system)};
+    messages[n++] = (zn_message){"user", prompt, strlen(prompt)};
+    return zn_chat_encode(run->chat, run->tokenizer, messages, n, true, &run->ids, NULL);
+}
+
 static zinc_status read_prompt(generate_run *run)
 {
     const char *text = zn_args_get(run->args, "prompt");
     if (!text)
         return parse_ids(run, zn_args_get(run->args, "prompt_ids"));
-    ZN_TRY(zn_tokenizer_encode(run->tokenizer, text, strlen(text), true, &run->ids));
+    ZN_TRY(run->chat ? read_chat(run, text)
+                     : zn_tokenizer_encode(run->tokenizer, text, strlen(text), true, &run->ids));
     if (run->ids.n == 0)
         ZN_FAIL(ZINC_E_INVALID, "--prompt is empty, and the tokenizer adds no token to start from");
     for (int64_t i = 0; i < run->ids.n; i++)
@@ -217,22 +252,24 @@ static void sort_tokens(generate_run *run)
     }
 }
 
-/* softmax(logits / temperature), cut to the fewest most likely tokens whose probabilities reach
- * top_p (Holtzman et al. 2020), drawn by a number that hangs on (seed, position) alone. */
+/* softmax(logits / temperature), cut to the top_k most likely tokens, then to the fewest of these
+ * whose probabilities reach top_p of theirs (Holtzman et al. 2020; transformers' order), drawn by a
+ * number that hangs on (seed, position) alone. */
 static int32_t sample(generate_run *run)
 {
     const int64_t V = run->spec.V;
     const double max = (double)run->logits[greedy(run)];
+    const int64_t most = run->top_k > 0 && run->top_k < V ? run->top_k : V;
     double total = 0, kept = 0, sum = 0;
     int64_t n = 0;
-    for (int64_t v = 0; v < V; v++) {
+    for (int64_t v = 0; v < V; v++)
         run->weights[v] = exp(((double)run->logits[v] - max) / run->temperature);
-        total += run->weights[v];
-    }
     sort_tokens(run);
+    for (int64_t i = 0; i < most; i++)
+        total += run->weights[run->order[i]];
     do
         kept += run->weights[run->order[n++]];
-    while (n < V && kept < run->top_p * total);
+    while (n < most && kept < run->top_p * total);
     const double at = zn_hash_unit(zn_hash_fold((uint64_t)run->seed, (uint64_t)run->ids.n)) * kept;
     for (int64_t i = 0; i < n; i++) {
         sum += run->weights[run->order[i]];
@@ -289,7 +326,7 @@ static zinc_status print_json(const generate_run *run, const zn_buf *text, zn_bu
 static zinc_status print_plain(const generate_run *run, const zn_buf *text, zn_buf *out)
 {
     const char *prompt = zn_args_get(run->args, "prompt");
-    if (prompt)
+    if (prompt && !run->chat) /* of a chat only the answer is of interest */
         ZN_TRY(zn_buf_puts(out, prompt));
     if (run->tokenizer)
         ZN_TRY(zn_buf_append(out, text->data ? text->data : "", text->n));
@@ -344,12 +381,19 @@ static const zn_option generate_options[] = {
      .alias = "model_name_or_path",
      .kind = ZN_OPTION_VALUE,
      .metavar = "DIR",
-     .help = "Hugging Face model folder"},
+     .help = "Hugging Face model folder, or org/name of the local cache"},
     {.name = "prompt", .kind = ZN_OPTION_VALUE, .metavar = "TEXT", .help = "text to continue"},
     {.name = "prompt_ids",
      .kind = ZN_OPTION_VALUE,
      .metavar = "1,2,3",
      .help = "token ids to continue, instead of text"},
+    {.name = "chat",
+     .kind = ZN_OPTION_FLAG,
+     .help = "the prompt is a user's message; it is written with the chat template"},
+    {.name = "system",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "TEXT",
+     .help = "system message of a chat"},
     {.name = "max_new_tokens",
      .kind = ZN_OPTION_VALUE,
      .metavar = "N",
@@ -365,6 +409,11 @@ static const zn_option generate_options[] = {
      .metavar = "P",
      .default_text = "1",
      .help = "draw from the most likely tokens that make up P of the probability"},
+    {.name = "top_k",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "K",
+     .default_text = "0",
+     .help = "draw from the K most likely tokens; 0: from all"},
     {.name = "seed",
      .kind = ZN_OPTION_VALUE,
      .metavar = "N",
@@ -390,6 +439,7 @@ const zn_command zn_command_generate = {
     .options = generate_options,
     .n_options = sizeof generate_options / sizeof generate_options[0],
     .epilog = "  zinc generate --model out --prompt \"Once upon a time\" --temperature 0\n"
+              "  zinc generate --model out --chat --prompt \"Where is Paris?\" --top_p 0.9\n"
               "  zinc generate --model out --prompt_ids 1,22,7 --max_new_tokens 16 --json\n",
     .run = run_generate,
 };
