@@ -5,6 +5,7 @@
 #include <string.h>
 
 extern const zn_command zn_command_train, zn_command_eval, zn_command_generate;
+extern const zn_command zn_command_launch, zn_command_agent;
 extern const zn_command zn_command_tokenize, zn_command_config, zn_command_lr;
 extern const zn_command zn_command_export, zn_command_checkpoint, zn_command_report;
 extern const zn_command zn_command_env;
@@ -12,6 +13,7 @@ extern const zn_command zn_command_env;
 /* clang-format off */
 const zn_command *const zn_commands[] = {
     &zn_command_train,
+    &zn_command_launch,
     &zn_command_eval,
     &zn_command_generate,
     &zn_command_tokenize,
@@ -21,6 +23,7 @@ const zn_command *const zn_commands[] = {
     &zn_command_checkpoint,
     &zn_command_report,
     &zn_command_env,
+    &zn_command_agent,
 };
 /* clang-format on */
 const int zn_n_commands = (int)(sizeof zn_commands / sizeof zn_commands[0]);

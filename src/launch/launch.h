@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launch.h — start one program on many ranks and hosts, watch it, and end all of it.
+ *
+ *   options -> zn_plan            which host, slot, rank, environment and words; no process yet
+ *   zn_plan -> agents             one `zinc agent` a host, started here, over ssh, or by a runner
+ *   agents  -> ranks              each a process group; output, exit codes and beats come back
+ *
+ * Invariants: nothing of the program starts before every host has answered and passed its checks;
+ * arguments and values are data and reach a rank byte for byte; when this process, an agent or a
+ * rank goes, everything else goes within seconds; the exit code is the first failing rank's own.
+ * Reading order: launch.h, launch_internal.h, hostfile.c, host_filter.c, launch_plan.c, wire.c,
+ * agent.c, agent_ranks.c, launcher.c, launcher_events.c, runner.c, restart.c. Layer: launch. */
+#ifndef ZN_LAUNCH_LAUNCH_H
+#define ZN_LAUNCH_LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+
+/* What the command line says. NULL, 0 or -1 where not given, as noted. All borrowed. */
+typedef struct zn_launch_options {
+    const char *hostfile;          /* NULL: /job/hostfile if it is there, else this host */
+    const char *include, *exclude; /* NAME[:SLOT,…][@NAME…] */
+    int64_t num_nodes, num_ranks;  /* 0 or less: all */
+    const char *master_addr;
+    int64_t master_port;  /* 0: MASTER_PORT, else 29500 if free, else any free one */
+    const char *launcher; /* ssh, local, openmpi, mpich, slurm, pdsh; NULL: ssh */
+    const char *launcher_args;
+    int64_t ssh_port; /* 0: ssh's own */
+    bool no_ssh, force_multi;
+    int64_t node_rank; /* with no_ssh: this host's place in the plan; -1: not given */
+    bool module, no_python, bind_cores;
+    const char *bind_core_list, *venv_script, *log_dir;
+    bool save_pid;
+    const char *const *exports; /* NAME=VALUE, or NAME with the value it has here */
+    int n_exports;
+    int64_t max_restarts, min_nodes;
+    double hang_timeout_s; /* 0: never */
+    double connect_timeout_s, grace_s;
+    const char *const *program; /* the program and its arguments */
+    int n_program;
+} zn_launch_options;
+
+typedef struct zn_plan zn_plan;
+
+/** Everything that is decided before a process starts. Reads files and looks at this machine;
+ *  reaches no other host. Free with zn_plan_destroy. Errors: E_INVALID the options contradict each
+ *  other; E_CONFIG a hostfile, filter or environment file is wrong (with file and line); E_IO. */
+ZINC_MUST_CHECK zinc_status zn_plan_create(const zn_launch_options *options, zn_plan **out);
+void zn_plan_destroy(zn_plan *plan);
+
+/** The plan as one JSON object, or as a table for people. */
+ZINC_MUST_CHECK zinc_status zn_plan_json(const zn_plan *plan, zn_buf *out);
+ZINC_MUST_CHECK zinc_status zn_plan_text(const zn_plan *plan, zn_buf *out);
+
+/** Run the plan to its end, restarts included; *exit_code is the first failing rank's own, 128+n
+ *  for a signal, 5 for a hang, 6 for a lost host. Errors: what kept it from starting. */
+ZINC_MUST_CHECK zinc_status zn_launch_run(const zn_launch_options *options, int *exit_code);
+
+/* How an agent reaches its launcher. */
+typedef struct zn_agent_options {
+    int64_t fd;          /* an open socket; -1: standard input and output */
+    const char *connect; /* HOST:PORT instead; the token comes from ZINC_AGENT_TOKEN or stdin */
+    int64_t node;        /* this host's place in the plan; -1: ask the MPI or Slurm environment */
+} zn_agent_options;
+
+/** One host's agent; returns when its ranks are gone. */
+ZINC_MUST_CHECK zinc_status zn_agent_run(const zn_agent_options *options);
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launch_native.c — `zinc train` makes its own ranks: on one host one process with --ranks N (its
+ * ranks are threads, or with --comm mpi it becomes mpirun itself); over several hosts mpirun, whose
+ * own launch agent is what --launcher names. */
+#include "launch/launch_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool same_name(const char *typed, const char *name, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((typed[i] == '-' ? '_' : typed[i]) != (name[i] == '-' ? '_' : name[i]))
+            return false;
+    return true;
+}
+
+const char *zn_program_option(const char *const *words, int n, const char *name)
+{
+    const size_t n_name = strlen(name);
+    const char *value = NULL;
+    for (int i = 0; i < n && strcmp(words[i], "--") != 0; i++) {
+        if (strncmp(words[i], "--", 2) != 0 || strlen(words[i]) < n_name + 2 ||
+            !same_name(words[i] + 2, name, n_name))
+            continue;
+        if (words[i][2 + n_name] == '=')
+            value = words[i] + 3 + n_name;
+        else if (words[i][2 + n_name] == '\0')
+            value = i + 1 < n ? words[i + 1] : "";
+    }
+    return value;
+}
+
+bool zn_native_program(const zn_launch_options *o)
+{
+    const char *slash = strrchr(o->program[0], '/');
+    return o->n_program > 1 && strcmp(slash ? slash + 1 : o->program[0], "zinc") == 0 &&
+           strcmp(o->program[1], "train") == 0 && !o->module;
+}
+
+static zinc_status add_program(const zn_launch_options *o, const zn_plan *plan, zn_words *argv)
+{
+    const bool bare = strcmp(o->program[0], "zinc") == 0;
+    ZN_TRY(zn_words_add(argv, bare ? plan->self : o->program[0]));
+    for (int i = 1; i < o->n_program; i++)
+        ZN_TRY(zn_words_add(argv, o->program[i]));
+    return ZINC_OK;
+}
+
+/* What Open MPI needs on these hosts; a value the user has set stays (zn_words_set comes after). */
+static zinc_status add_mpi_environment(const zn_launch_options *o, zn_words *env)
+{
+    static const char *const settings[] = {
+        "OMPI_ALLOW_RUN_AS_ROOT=1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMPI_MCA_rmaps_base_oversubscribe=1",
+        "OMPI_MCA_hwloc_base_binding_policy=none",
+        "OMPI_MCA_pml=ob1",
+        "OMPI_MCA_btl=self,vader,tcp",
+        "OMPI_MCA_mpi_yield_when_idle=1",
+    };
+    const char *launcher = o->launcher ? o->launcher : "ssh";
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(settings[i], "="), settings[i]);
+        if (!zn_launch_getenv(name))
+            ZN_TRY(zn_words_set(env, settings[i]));
+    }
+    if (strcmp(launcher, "slurm") == 0)
+        return zn_words_set(env, "OMPI_MCA_plm=slurm");
+    if (strcmp(launcher, "local") == 0)
+        return ZINC_OK;
+    ZN_TRY(zn_words_set(env, "OMPI_MCA_plm=rsh"));
+    if (o->ssh_port > 0 || (o->launcher_args && *o->launcher_args)) {
+        char port[32] = "";
+        if (o->ssh_port > 0)
+            snprintf(port, sizeof port, " -p %lld", (long long)o->ssh_port);
+        return zn_words_addf(env, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes%s%s%s", port,
+                             o->launcher_args ? " " : "", o->launcher_args ? o->launcher_args : "");
+    }
+    return zn_words_set(env, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes");
+}
+
+/* mpirun -n W --host a:2,b:2 -x NAME… zinc train … --comm mpi */
+static zinc_status add_mpirun(const zn_launch_options *o, const zn_plan *plan, const zn_words *env,
+                              zn_words *argv)
+{
+    zinc_status status;
+    zn_buf hosts = {0};
+    const bool local = o->launcher && strcmp(o->launcher, "local") == 0;
+    ZN_TRY_GOTO(zn_words_add(argv, "mpirun"));
+    ZN_TRY_GOTO(zn_words_add(argv, "-n"));
+    ZN_TRY_GOTO(zn_words_addf(argv, "%d", plan->world));
+    for (int i = 0; i < plan->pool.n && !local; i++)
+        ZN_TRY_GOTO(zn_buf_printf(&hosts, "%s%s:%d", i ? "," : "", plan->pool.hosts[i].name,
+                                  plan->pool.hosts[i].n_slots));
+    if (hosts.n) {
+        ZN_TRY_GOTO(zn_words_add(argv, "--host"));
+        ZN_TRY_GOTO(zn_words_add(argv, hosts.data));
+    }
+    for (int i = 0; i < env->n; i++) { /* the value travels in the environment, not in the words */
+        ZN_TRY_GOTO(zn_words_add(argv, "-x"));
+        ZN_TRY_GOTO(zn_words_add_n(argv, env->items[i], strcspn(env->items[i], "=")));
+    }
+fail:
+    zn_buf_fini(&hosts);
+    return status;
+}
+
+static zinc_status over_hosts(const zn_launch_options *o, const zn_plan *plan, const zn_words *env,
+                              zn_process *p)
+{
+    zinc_status status;
+    zn_words exported = {0};
+    const char *comm = zn_program_option(o->program, o->n_program, "comm");
+    if (comm && strcmp(comm, "mpi") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--comm %s cannot reach from host to host; leave it away (mpi)",
+                comm);
+    if (o->no_ssh)
+        ZN_FAIL(ZINC_E_UNSUPPORTED, "zinc train over several hosts is started by mpirun, which "
+                                    "reaches them itself; leave --no_ssh and --node_rank away");
+    if (o->venv_script)
+        ZN_FAIL(ZINC_E_UNSUPPORTED, "--venv_script is for Python programs; zinc train needs none");
+    ZN_TRY_GOTO(zn_env_forward(&exported));
+    for (int i = 0; i < env->n; i++)
+        ZN_TRY_GOTO(zn_words_set(&exported, env->items[i]));
+    ZN_TRY_GOTO(add_mpi_environment(o, &p->env));
+    ZN_TRY_GOTO(add_mpirun(o, plan, &exported, &p->argv));
+    ZN_TRY_GOTO(add_program(o, plan, &p->argv));
+    if (!comm) {
+        ZN_TRY_GOTO(zn_words_add(&p->argv, "--comm"));
+        ZN_TRY_GOTO(zn_words_add(&p->argv, "mpi"));
+    }
+fail:
+    zn_words_fini(&exported);
+    return status;
+}
+
+zinc_status zn_native_processes(const zn_launch_options *o, zn_plan *plan, const zn_words *env)
+{
+    const char *ranks = zn_program_option(o->program, o->n_program, "ranks");
+    ZN_TRY(zn_alloc_array(&plan->processes, 1, sizeof *plan->processes, "the plan"));
+    zn_process *p = &plan->processes[0];
+    *p = (zn_process){0};
+    plan->n_processes = plan->world > 0 ? 1 : 0;
+    if (plan->world == 0)
+        return ZINC_OK;
+    if (plan->pool.n > 1) {
+        plan->this_host = true;
+        ZN_TRY(over_hosts(o, plan, env, p));
+    } else {
+        ZN_TRY(add_program(o, plan, &p->argv));
+        if (!ranks) {
+            ZN_TRY(zn_words_add(&p->argv, "--ranks"));
+            ZN_TRY(zn_words_addf(&p->argv, "%d", plan->world));
+        }
+    }
+    const bool numbered = o->num_ranks > 0 || plan->pool.is_hostfile || plan->pool.n > 1;
+    char *end = NULL;
+    if (ranks && numbered && strtol(ranks, &end, 10) != plan->world)
+        ZN_FAIL(ZINC_E_INVALID,
+                "--ranks %s of zinc train, but the launcher has %d slots; leave --ranks away",
+                ranks, plan->world);
+    for (int i = 0; i < env->n; i++)
+        ZN_TRY(zn_words_set(&p->env, env->items[i]));
+    return ZINC_OK;
+}
