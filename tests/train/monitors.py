@@ -3,7 +3,7 @@
 """What a ds_config.json asks to see of a run: monitors.py ZINC DATA_DIR.
 
 Trains a small model in fp16 on two ranks and holds the TensorBoard file (read here, byte by byte), the CSV files, run.json,
-eval.jsonl and what is printed to the rows of metrics.jsonl.
+eval.jsonl, what is printed and the report to the rows of metrics.jsonl.
 """
 import glob
 import json
@@ -134,6 +134,8 @@ def check_printed(text, out, rows):
         parts = dict(re.fullmatch(r"(.*) (-?[\d.]+)", part).groups() for part in line.split(" | "))
         assert list(parts) == ["data", "forward+backward", "reduce wait", "gather wait", "step", "logging"], parts
         assert all(float(x) >= 0 for x in parts.values()) and float(parts["forward+backward"]) > 0, parts
+    for wait in ("reduce wait", "gather wait"):  # two ranks never arrive at the same time
+        assert any(float(x) > 0 for x in re.findall(wait + r" ([\d.]+)", "".join(times))), (wait, times)
     # parts do not overlap: what is not logging adds up to the step, which metrics.jsonl has
     sums = [sum(float(x) for x in re.findall(r"(?<= )[\d.]+(?= |$)", line)[:-1]) for line in times]
     wants = [(rows[2 * i]["step_ms"] + rows[2 * i + 1]["step_ms"]) / 2 for i in range(len(sums))]
@@ -181,6 +183,9 @@ def main(zinc, data):
         check_csv(out, got)
         check_run_json(out, got)
         check_printed(done.stderr, out, got)
+        subprocess.run([zinc, "report", out], check=True, capture_output=True)
+        page = open(os.path.join(out, "report.html"), encoding="utf-8").read()
+        assert f"<th>skipped steps</th><td>{sum(r['overflow'] for r in got)}</td>" in page and "<th>ranks</th><td>2</td>" in page
 
 
 if __name__ == "__main__":
