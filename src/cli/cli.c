@@ -91,8 +91,36 @@ static int fail_no_command(const char *name)
     return EXIT_USAGE;
 }
 
+/* `zinc help --man [CMD]`, `--completion bash` and `--commands`: for packages, and for those who
+ * install nothing. */
+static int help_generate(const char *what, int n_words, char **words)
+{
+    if (strcmp(what, "--commands") == 0) {
+        for (int i = 0; i < zn_n_commands; i++)
+            printf("%s\n", zn_commands[i]->name);
+    } else if (strcmp(what, "--completion") == 0) {
+        if (n_words != 1 || strcmp(words[0], "bash") != 0) {
+            fputs("zinc help: --completion is for bash: zinc help --completion bash\n", stderr);
+            return EXIT_USAGE;
+        }
+        zn_completion_bash(stdout);
+    } else if (n_words == 0) {
+        zn_man_program(stdout);
+    } else {
+        const zn_command *command = zn_cli_find_command(words[0]);
+        if (!command)
+            return fail_no_command(words[0]);
+        zn_man_command(command, stdout);
+    }
+    return 0;
+}
+
 static int help_main(int n_words, char **words)
 {
+    static const char *const generated[] = {"--man", "--completion", "--commands"};
+    for (int i = 0; n_words > 0 && i < 3; i++)
+        if (strcmp(words[0], generated[i]) == 0)
+            return help_generate(words[0], n_words - 1, words + 1);
     if (n_words == 0 || strcmp(words[0], "help") == 0 || words[0][0] == '-') {
         zn_help_commands(stdout);
         return 0;

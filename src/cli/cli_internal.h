@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli_internal.h — what the files of the command line framework share: the parser (args.c), the
- * help printer (help.c) and main (cli.c). Subcommands need cli.h only. Layer: cli. */
+ * printers (help.c, man.c, completion.c) and main (cli.c). Subcommands need cli.h only. Layer: cli.
+ */
 #ifndef ZN_CLI_CLI_INTERNAL_H
 #define ZN_CLI_CLI_INTERNAL_H
 
@@ -29,5 +30,18 @@ const zn_command *zn_cli_find_command(const char *name);
 void zn_help_welcome(FILE *out);
 void zn_help_commands(FILE *out);
 void zn_help_command(const zn_command *command, FILE *out);
+
+/** The exit codes that all commands share, ended by a row of NULLs. */
+typedef struct zn_exit_code_row {
+    const char *code, *meaning;
+} zn_exit_code_row;
+extern const zn_exit_code_row zn_help_exit_codes[];
+
+/** The manual pages zinc(1) and zinc-COMMAND(1), as roff. */
+void zn_man_program(FILE *out);
+void zn_man_command(const zn_command *command, FILE *out);
+
+/** A bash script that completes commands, options, their choices, and files. */
+void zn_completion_bash(FILE *out);
 
 #endif

@@ -7,6 +7,12 @@
 #define PAGE_COLUMNS 100
 #define NAME_COLUMNS 34 /* an option's help text begins here */
 
+const zn_exit_code_row zn_help_exit_codes[] = {
+    {"0", "done"},         {"1", "bad input"}, {"2", "usage"},     {"3", "out of memory"},
+    {"4", "input/output"}, {"5", "hang"},      {"6", "lost host"}, {"128+n", "ended by signal n"},
+    {NULL, NULL},
+};
+
 /* Print `text` wrapped; the cursor stands at `column`, further lines begin at `indent`. */
 static void print_wrapped(FILE *out, const char *text, int column, int indent)
 {
@@ -47,10 +53,15 @@ void zn_help_commands(FILE *out)
         print_wrapped(out, zn_commands[i]->summary, 14, 14);
     }
     fprintf(out, "  %-12s%s\n", "help", "this list; 'zinc help COMMAND': the options of one");
-    fputs("\n'zinc --version' prints the version. Messages go to stderr, results to stdout.\n"
-          "Exit codes: 0 done, 1 bad input, 2 usage, 3 out of memory, 4 input/output, 5 hang,\n"
-          "6 lost host, 128+n ended by signal n.\n",
+    fputs("\n'zinc --version' prints the version, 'zinc help --man COMMAND' a manual page, 'zinc "
+          "help\n"
+          "--completion bash' what bash completes. Messages go to stderr, results to stdout.\n"
+          "Exit codes:",
           out);
+    for (int i = 0; zn_help_exit_codes[i].code; i++)
+        fprintf(out, "%s %s %s", i ? "," : "", zn_help_exit_codes[i].code,
+                zn_help_exit_codes[i].meaning);
+    fputs(".\n", out);
 }
 
 /* "--name METAVAR" as it stands in the left column; returns its width. */
