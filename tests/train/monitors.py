@@ -164,8 +164,9 @@ def main(zinc, data):
         with open(config, "w", encoding="utf-8") as f:
             json.dump({"train_micro_batch_size_per_gpu": MICRO, "gradient_accumulation_steps": ACCUMULATION,
                        "steps_per_print": 2, "wall_clock_breakdown": True, "memory_breakdown": True, "dump_state": True,
-                       "fp16": {"enabled": True, "initial_scale_power": 32, "hysteresis": 1},
-                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 3},
+                       "fp16": {"enabled": True, "initial_scale_power": 20, "hysteresis": 1},
+                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+                       "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 100},
                        "tensorboard": {"enabled": True, "output_path": os.path.join(out, "tb"), "job_name": "job"},
                        "csv_monitor": {"enabled": True},
                        "flops_profiler": {"enabled": True, "profile_step": 3, "output_file": os.path.join(out, "profile.txt")}},
@@ -178,7 +179,8 @@ def main(zinc, data):
         evals = [json.loads(line) for line in open(os.path.join(out, "eval.jsonl"), encoding="utf-8")]
         assert len(got) == STEPS and [e["step"] for e in evals] == [3, 6], (got, evals)
         assert all(equal(e["perplexity"], math.exp(e["eval_loss"]), 1e-12) for e in evals)
-        assert got[0]["overflow"], "the first loss scale is meant to overflow"
+        skipped = [r["overflow"] for r in got]
+        assert skipped[0] and not skipped[-1], f"the first loss scale is meant to overflow, the last not: {skipped}"
         check_tensorboard(out, got, evals)
         check_csv(out, got)
         check_run_json(out, got)
