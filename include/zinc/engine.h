@@ -153,12 +153,33 @@ ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_fill(zinc_engine *engine, zinc_
 typedef zinc_status (*zinc_restore_fn)(void *ctx, int what, int param, int64_t offset, int64_t n,
                                        float *out);
 
-/** Put back masters and optimizer state exactly as zinc_engine_visit gave them, from any number of
- *  ranks and any stage. n_applied and n_skipped: steps so far, as the step result told them.
- *  Frozen parameters are asked for ZINC_MASTERS alone. Collective. */
+/* What goes on from step to step beside the parameters and their states. Start from
+ * ZINC_PROGRESS_INIT. */
+typedef struct zinc_progress {
+    size_t struct_size;
+    int64_t n_applied,
+        n_skipped;         /* steps so far: the schedule and bias correction go by n_applied */
+    double loss_scale;     /* of the next step; 0 in restore: start as the configuration says */
+    int hysteresis_left;   /* dynamic loss scale: overflows it still bears */
+    int64_t scale_steps;   /* steps the loss scale has seen */
+    int64_t last_overflow; /* the last of these that overflowed; -1: none has */
+} zinc_progress;
+
+#define ZINC_PROGRESS_INIT                                                                         \
+    {                                                                                              \
+        sizeof(zinc_progress), 0, 0, 0, 0, 0, -1                                                   \
+    }
+
+/** Equal on every rank. out->struct_size must be set. Not collective. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_get_progress(const zinc_engine *engine,
+                                                              zinc_progress *out);
+
+/** Put back masters and optimizer state exactly as zinc_engine_visit gave them, and the progress,
+ *  from any number of ranks and any stage. Frozen parameters are asked for ZINC_MASTERS alone.
+ *  Collective; `progress` is equal on every rank. */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_restore(zinc_engine *engine,
                                                          zinc_restore_fn restore, void *ctx,
-                                                         int64_t n_applied, int64_t n_skipped);
+                                                         const zinc_progress *progress);
 
 /* ---- a micro-batch ---- */
 

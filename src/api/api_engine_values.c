@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_engine_values.c — values in and out of an engine, and what can be counted. */
+#include <math.h>
 #include <string.h>
 
 #include "api/api_internal.h"
@@ -32,18 +33,51 @@ zinc_status zinc_engine_fill(zinc_engine *engine, zinc_fill_fn fill, void *ctx)
     return zn_zero_fill(engine->zero, fill, ctx);
 }
 
-zinc_status zinc_engine_restore(zinc_engine *engine, zinc_restore_fn restore, void *ctx,
-                                int64_t n_applied, int64_t n_skipped)
+zinc_status zinc_engine_get_progress(const zinc_engine *engine, zinc_progress *out)
 {
     ZN_API_NEED(engine);
+    const zn_loss_scaler *const scaler = &engine->scaler;
+    const zinc_progress known = {.n_applied = engine->n_applied,
+                                 .n_skipped = engine->n_skipped,
+                                 .loss_scale = scaler->scale,
+                                 .hysteresis_left = scaler->hysteresis_left,
+                                 .scale_steps = scaler->iteration,
+                                 .last_overflow = scaler->last_overflow};
+    return zn_api_give(&known, sizeof known, out, "zinc_progress");
+}
+
+static zinc_status check_progress(const zinc_engine *engine, const zinc_progress *p)
+{
+    if (p->n_applied < 0 || p->n_skipped < 0 || p->scale_steps < 0 || p->last_overflow < -1)
+        ZN_FAIL(ZINC_E_INVALID,
+                "%lld applied and %lld skipped steps, %lld of the loss scale: none may be negative",
+                (long long)p->n_applied, (long long)p->n_skipped, (long long)p->scale_steps);
+    if (p->loss_scale != 0 && (!isfinite(p->loss_scale) || p->loss_scale < 0))
+        ZN_FAIL(ZINC_E_INVALID, "a loss scale of %g", p->loss_scale);
+    if (p->loss_scale != 0 && engine->zero_params.param_dtype != ZN_DTYPE_F16 && p->loss_scale != 1)
+        ZN_FAIL(ZINC_E_INVALID, "a loss scale of %g, and the configuration does not train in fp16",
+                p->loss_scale);
+    return ZINC_OK;
+}
+
+zinc_status zinc_engine_restore(zinc_engine *engine, zinc_restore_fn restore, void *ctx,
+                                const zinc_progress *progress)
+{
+    zinc_progress p = ZINC_PROGRESS_INIT;
+    ZN_API_NEED(engine);
     ZN_API_NEED(restore);
+    ZN_TRY(zn_api_take(&p, sizeof p, progress, "zinc_progress"));
     ZN_TRY(check_between(engine, "restore"));
-    if (n_applied < 0 || n_skipped < 0)
-        ZN_FAIL(ZINC_E_INVALID, "%lld applied and %lld skipped steps: neither may be negative",
-                (long long)n_applied, (long long)n_skipped);
+    ZN_TRY(check_progress(engine, &p));
     ZN_TRY(zn_zero_restore(engine->zero, restore, ctx));
-    engine->n_applied = n_applied;
-    engine->n_skipped = n_skipped;
+    engine->n_applied = p.n_applied;
+    engine->n_skipped = p.n_skipped;
+    if (p.loss_scale != 0 && engine->scaler.dynamic) {
+        engine->scaler.scale = p.loss_scale;
+        engine->scaler.hysteresis_left = p.hysteresis_left;
+        engine->scaler.iteration = p.scale_steps;
+        engine->scaler.last_overflow = p.last_overflow;
+    }
     return ZINC_OK;
 }
 

@@ -21,6 +21,7 @@ int main(void)
     SIZE(zinc_group);
     SIZE(zinc_memory);
     SIZE(zinc_param);
+    SIZE(zinc_progress);
     SIZE(zinc_stats);
     SIZE(zinc_step_result);
     SIZE(zinc_tensor);

@@ -101,7 +101,7 @@ static void numbers_out_of_range_are_named(void **state)
     assert_fails(zinc_engine_read(e, 2, 0, out), ZINC_E_INVALID, "no optimizer state 2");
     assert_fails(zinc_engine_read(e, 0, 3, out), ZINC_E_INVALID, "c.frozen is frozen");
     assert_fails(zinc_engine_data(NULL, 0, &data), ZINC_E_INVALID, "engine is NULL");
-    assert_fails(zinc_engine_restore(e, NULL, NULL, 0, 0), ZINC_E_INVALID, "restore is NULL");
+    assert_fails(zinc_engine_restore(e, NULL, NULL, NULL), ZINC_E_INVALID, "restore is NULL");
     assert_fails(zinc_engine_add_unit(e, "late", NULL), ZINC_E_INVALID, "built");
     assert_int_equal(zinc_engine_find_param(e, "b.w"), 2);
     assert_int_equal(zinc_engine_find_param(e, "b"), -1);
@@ -121,6 +121,39 @@ static void memory_and_counts_are_told(void **state)
     assert_true(memory.now[ZINC_MEMORY_OPTIMIZER_STATE] == stats.trainable_padded * 8);
     assert_string_equal(zinc_memory_category_name(ZINC_MEMORY_OPTIMIZER_STATE), "optimizer state");
     assert_null(zinc_memory_category_name((zinc_memory_category)6));
+}
+
+static zinc_status zeros(void *ctx, int what, int param, int64_t offset, int64_t n, float *out)
+{
+    (void)ctx;
+    (void)what;
+    (void)param;
+    (void)offset;
+    memset(out, 0, (size_t)n * sizeof *out);
+    return ZINC_OK;
+}
+
+static void the_loss_scale_goes_on_where_it_was(void **state)
+{
+    const alone *const a = *state;
+    const rank_job job = {.settings = "\"fp16\": {\"enabled\": true}", .n_ranks = 1};
+    zinc_progress progress = ZINC_PROGRESS_INIT, got = ZINC_PROGRESS_INIT;
+    zinc_engine *engine = NULL;
+    progress.n_applied = 5;
+    progress.n_skipped = 2;
+    progress.loss_scale = 64;
+    progress.hysteresis_left = 1;
+    progress.scale_steps = 7;
+    progress.last_overflow = 6;
+    assert_fails(zinc_engine_restore(a->engine, zeros, NULL, &progress), ZINC_E_INVALID, "fp16");
+    assert_ok(make_toy(&job, a->comm, NULL, &engine));
+    assert_ok(zinc_engine_restore(engine, zeros, NULL, &progress));
+    assert_true(zinc_engine_loss_scale(engine) == 64);
+    assert_ok(zinc_engine_get_progress(engine, &got));
+    assert_memory_equal(&got, &progress, sizeof got);
+    progress.n_applied = -1;
+    assert_fails(zinc_engine_restore(engine, zeros, NULL, &progress), ZINC_E_INVALID, "-1 applied");
+    zinc_engine_destroy(engine);
 }
 
 /* ---- making an engine ---- */
@@ -294,6 +327,7 @@ static const struct CMUnitTest tests[] = {
     WITH_ENGINE(a_gradient_of_any_type_is_widened),
     WITH_ENGINE(numbers_out_of_range_are_named),
     WITH_ENGINE(memory_and_counts_are_told),
+    WITH_ENGINE(the_loss_scale_goes_on_where_it_was),
     WITH_ENGINE(what_cannot_be_made_is_refused_with_its_reason),
     WITH_ENGINE(bad_parameters_are_refused),
     WITH_ENGINE(every_allocation_of_create_and_build_may_fail),
