@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.c — the ranks of this process, and the process's exit code. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fs.h"
@@ -67,6 +69,13 @@ fail:
     zn_thread_world_destroy(world);
     zn_free(threads);
     return status;
+}
+
+void zn_train_beat(void)
+{
+    const char *path = getenv("ZINC_HEARTBEAT_FILE");
+    if (path && utimensat(AT_FDCWD, path, NULL, 0) != 0) /* the launcher then sees no progress */
+        zn_debug("train", "cannot touch %s: %s", path, strerror(errno));
 }
 
 /* ---- MPI: join a job, or start one ---- */

@@ -169,6 +169,7 @@ static zinc_status evaluate(rank_run *run, double *loss)
             const int64_t row = first + run->rank * mb + i;
             run->rows[i] = row < n_rows ? row : -1;
         }
+        zn_train_beat();
         ZN_TRY(zn_batch_fill(&run->batches[0], s->validation, run->rows, mb, first));
         ZN_TRY(zn_engine_eval(run->engine, &run->batches[0], &sums[0]));
         sums[1] += (double)run->batches[0].n_targets;
@@ -206,27 +207,6 @@ static zinc_status save_model(rank_run *run, const char *dir)
     return zn_comm_agree(run->comm, status);
 }
 
-static zinc_status save_step(rank_run *run, int64_t step)
-{
-    char *dir = NULL;
-    ZN_TRY(zn_format(&dir, "%s/checkpoint-%lld", run->s->o->output_dir, (long long)step));
-    const zinc_status status = save_model(run, dir);
-    zn_free(dir);
-    return status;
-}
-
-/* Training cannot go on, but nothing is broken: the weights are those of the last good step. */
-static zinc_status save_last_good(rank_run *run, int64_t step, zinc_status status)
-{
-    zn_error error;
-    zn_error_save(&error, status);
-    ZN_TRY(save_step(run, step));
-    status = zn_error_restore(&error);
-    zn_error_prefix("(the weights before it are in %s/checkpoint-%lld) ", run->s->o->output_dir,
-                    (long long)step);
-    return status;
-}
-
 /* ---- the loop ---- */
 
 static zinc_status report_step(rank_run *run, int64_t step, double seconds,
@@ -234,6 +214,7 @@ static zinc_status report_step(rank_run *run, int64_t step, double seconds,
                                const zn_engine_step_result *result)
 {
     zn_mem_usage usage;
+    zn_train_beat();
     if (run->rank != 0)
         return ZINC_OK;
     zn_device_usage(run->dev, ZN_PLACE_DEVICE, &usage);
@@ -266,6 +247,26 @@ static bool due(int64_t every, int64_t step, int64_t last)
     return every > 0 && step % every == 0 && step != last;
 }
 
+/* The loss scale cannot fall any more. The step is reported, and since nothing is broken, what was
+ * learned before it is kept. `loss` is this rank's part. */
+static zinc_status give_up(rank_run *run, int64_t step, double seconds, const step_totals *totals,
+                           double loss, const zn_engine_step_result *result, zinc_status status)
+{
+    zn_error error;
+    zn_error_save(&error, status);
+    ZN_TRY(sum_over_ranks(run, &loss, 1, "loss"));
+    ZN_TRY(zn_comm_agree(run->comm, report_step(run, step, seconds, totals, loss, result)));
+    if (result->n_applied > 0) {
+        ZN_TRY(zn_saver_save(run->saver, step + 1));
+        ZN_TRY(zn_saver_finish(run->saver));
+    }
+    status = zn_error_restore(&error);
+    if (result->n_applied > 0 && zn_saver_last(run->saver) == step + 1)
+        zn_error_prefix("(what was learned before it is in %s/checkpoint-%lld) ",
+                        run->s->o->output_dir, (long long)(step + 1));
+    return status;
+}
+
 static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
 {
     const zn_train_setup *s = run->s;
@@ -281,9 +282,11 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
         ZN_TRY(zn_saver_finish(run->saver));
     if (totals.stop)
         return ZINC_OK;
-    zinc_status status = run_step(run, step, &totals, &loss, &result);
+    const zinc_status status = run_step(run, step, &totals, &loss, &result);
     if (status != ZINC_OK)
-        return result.overflow && result.n_applied > 0 ? save_last_good(run, step, status) : status;
+        return result.overflow
+                   ? give_up(run, step, zn_sys_now() - start, &totals, loss, &result, status)
+                   : status;
     zn_observer_lap(run->observer, ZN_PHASE_STEP);
     ZN_TRY(zn_comm_agree(run->comm,
                          report_step(run, step, zn_sys_now() - start, &totals, loss, &result)));

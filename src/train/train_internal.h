@@ -90,4 +90,7 @@ void zn_train_catch_signals(void);
 /** The first SIGINT, SIGTERM or SIGUSR1 that has arrived, or 0. */
 int zn_train_signal(void);
 
+/** Touch the file that `zinc launch --hang_timeout` watches, if it has named one. */
+void zn_train_beat(void);
+
 #endif
