@@ -112,8 +112,10 @@ static void take_signal(zn_launcher *l, int sig)
     for (int i = 0; i < l->n_agents; i++) /* one that cannot be told is about to be lost */
         if (l->agents[i].state == ZN_AGENT_RUNNING)
             zn_ignore(zn_wire_send(&l->agents[i].wire, ZN_FRAME_SIGNAL, 0, sig, NULL, 0));
-    if (!ends)
+    if (!ends) {
+        l->passed_on = sig;
         return;
+    }
     if (l->n_signals++ > 0 || !l->running) {
         zn_launcher_end(l, 0);
     } else if (!l->ending) {

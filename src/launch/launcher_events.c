@@ -237,6 +237,8 @@ static zinc_status take_exit(zn_launcher *l, zn_rank_state *r, const zn_frame *f
     r->ended = true;
     for (int s = 1; s <= 2; s++)
         ZN_TRY(zn_rank_output_end(&r->output, s, &l->sinks[s - 1]));
+    if (l->passed_on && code == 128 + l->passed_on && !l->failed)
+        l->signal = l->passed_on;
     if (code == 0 || !is_first_failure(l, code))
         return ZINC_OK;
     ZN_TRY(report_failure(l, r, wait_status));

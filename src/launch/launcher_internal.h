@@ -95,6 +95,7 @@ typedef struct zn_launcher {
     int exit_code;
     bool failed;   /* a rank or host was the cause; exit_code is its */
     int signal;    /* that ended the job; 0: none */
+    int passed_on; /* SIGUSR1 or SIGUSR2 once passed on: a rank may end by it */
     int n_signals; /* so far */
 } zn_launcher;
 
