@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "engine/freeze.h"
 #include "engine/hyper.h"
 #include "engine/weights.h"
@@ -19,6 +20,7 @@ struct zn_engine {
     zn_loss_scaler scaler;
     zn_optim_hyper groups[N_GROUPS];
     int64_t n_applied, n_skipped;
+    bool has_source;
     char *source; /* folder the weights came from; NULL: random_seed */
     uint64_t random_seed;
     double *loss_sum; /* device scalar of one micro-batch */
@@ -154,12 +156,22 @@ const zn_param_list *zn_engine_param_list(const zn_engine *engine)
     return &engine->list;
 }
 
+zinc_status zn_engine_set_source(zn_engine *engine, const char *model_dir, uint64_t seed)
+{
+    char *copy = NULL;
+    if (model_dir)
+        ZN_TRY(zn_strdup(model_dir, &copy));
+    zn_free(engine->source);
+    engine->source = copy;
+    engine->random_seed = seed;
+    engine->has_source = true;
+    return ZINC_OK;
+}
+
 zinc_status zn_engine_load(zn_engine *engine, const char *model_dir)
 {
     zn_weight_map *map = NULL;
-    zn_free(engine->source);
-    engine->source = NULL;
-    ZN_TRY(zn_strdup(model_dir, &engine->source));
+    ZN_TRY(zn_engine_set_source(engine, model_dir, 0));
     ZN_TRY(zn_comm_agree(engine->p.comm,
                          zn_weight_map_open(model_dir, engine->p.spec, &engine->list, &map)));
     const zinc_status status = zn_zero_fill(engine->zero, zn_weight_map_read, map);
@@ -170,9 +182,7 @@ zinc_status zn_engine_load(zn_engine *engine, const char *model_dir)
 zinc_status zn_engine_random(zn_engine *engine, uint64_t seed)
 {
     zn_random_weights random = {.list = &engine->list, .seed = seed};
-    zn_free(engine->source);
-    engine->source = NULL;
-    engine->random_seed = seed;
+    ZN_TRY(zn_engine_set_source(engine, NULL, seed));
     return zn_zero_fill(engine->zero, zn_random_weights_read, &random);
 }
 
@@ -302,6 +312,53 @@ zinc_status zn_engine_skip(zn_engine *engine, zn_engine_step_result *out)
 
 /* ---- saving ---- */
 
+/* Open where frozen parameters came from. A folder that cannot be read any more is no error: what
+ * training holds is saved then. */
+static zinc_status open_source(zn_engine *engine, zn_random_weights *random, zn_weight_map **map,
+                               zn_frozen_reader *reader)
+{
+    ZN_TRY(zn_alloc_array(&reader->values, (size_t)ZN_FROZEN_IO_ELEMS, sizeof *reader->values,
+                          "a parameter range"));
+    *random = (zn_random_weights){.list = &engine->list, .seed = engine->random_seed};
+    reader->dtype = training_dtype(engine->p.config);
+    if (!engine->source) {
+        reader->read = zn_random_weights_read;
+        reader->read_ctx = random;
+    } else if (zn_weight_map_open(engine->source, engine->p.spec, &engine->list, map) == ZINC_OK) {
+        reader->read = zn_weight_map_read;
+        reader->read_ctx = *map;
+    } else {
+        zn_warn("train", "frozen parameters are saved as rounded for training: %s",
+                zinc_last_error());
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_engine_visit(zn_engine *engine, int what, zn_zero_visit_fn visit, void *ctx)
+{
+    zinc_status status;
+    zn_weight_map *map = NULL;
+    zn_random_weights random;
+    zn_frozen_reader reader = {.list = &engine->list, .visit = visit, .visit_ctx = ctx};
+    const bool frozen =
+        zn_param_list_elems(&engine->list, true) < zn_param_list_elems(&engine->list, false);
+    if (what != ZN_ZERO_MASTERS || !frozen || !engine->has_source ||
+        training_dtype(engine->p.config) == ZN_DTYPE_F32)
+        return zn_zero_visit(engine->zero, what, visit, ctx);
+    ZN_TRY_GOTO(open_source(engine, &random, &map, &reader));
+    ZN_TRY_GOTO(zn_zero_visit(engine->zero, what, zn_frozen_visit, &reader));
+    if (reader.n_kept > 0)
+        zn_warn("train",
+                "%lld elements of frozen parameters are saved as rounded for training: %s has "
+                "changed since",
+                (long long)reader.n_kept, engine->source ? engine->source : "the initialisation");
+    status = ZINC_OK;
+fail:
+    zn_weight_map_destroy(map);
+    zn_free(reader.values);
+    return status;
+}
+
 static zinc_status save_range(void *ctx, int param, int64_t offset, int64_t n, const float *values)
 {
     return zn_weights_writer_write(ctx, param, offset, n, values);
@@ -326,26 +383,8 @@ static zinc_status plan_files(const zn_engine *engine, const char *dir, zn_dtype
 
 static zinc_status write_part(zn_engine *engine, zn_weights_writer *writer)
 {
-    zinc_status status;
-    zn_weight_map *map = NULL;
-    zn_random_weights random = {.list = &engine->list, .seed = engine->random_seed};
-    zn_frozen_reader reader = {.list = &engine->list, .visit = save_range, .visit_ctx = writer};
-    const bool frozen =
-        zn_param_list_elems(&engine->list, true) < zn_param_list_elems(&engine->list, false);
-    if (frozen && training_dtype(engine->p.config) != ZN_DTYPE_F32) {
-        ZN_TRY_GOTO(zn_alloc_array(&reader.values, (size_t)ZN_FROZEN_IO_ELEMS,
-                                   sizeof *reader.values, "a parameter range"));
-        if (engine->source)
-            ZN_TRY_GOTO(zn_weight_map_open(engine->source, engine->p.spec, &engine->list, &map));
-        reader.read = map ? zn_weight_map_read : zn_random_weights_read;
-        reader.read_ctx = map ? (void *)map : &random;
-    }
-    ZN_TRY_GOTO(zn_zero_visit(engine->zero, ZN_ZERO_MASTERS, zn_frozen_visit, &reader));
-    status = zn_weights_writer_flush(writer);
-fail:
-    zn_weight_map_destroy(map);
-    zn_free(reader.values);
-    return status;
+    ZN_TRY(zn_engine_visit(engine, ZN_ZERO_MASTERS, save_range, writer));
+    return zn_weights_writer_flush(writer);
 }
 
 zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,

@@ -51,6 +51,15 @@ ZINC_MUST_CHECK zinc_status zn_engine_load(zn_engine *engine, const char *model_
 /** Weights from the specs' initialisation: the same on any number of ranks. */
 ZINC_MUST_CHECK zinc_status zn_engine_random(zn_engine *engine, uint64_t seed);
 
+/** Say where frozen parameters can be read as they were before training rounded them, if neither of
+ *  the two above did: a model folder, or NULL for zn_engine_random's values. Not collective. */
+ZINC_MUST_CHECK zinc_status zn_engine_set_source(zn_engine *engine, const char *model_dir,
+                                                 uint64_t seed);
+/** zn_zero_visit, with frozen parameters as they were read and not as training holds them. Not
+ *  collective. */
+ZINC_MUST_CHECK zinc_status zn_engine_visit(zn_engine *engine, int what, zn_zero_visit_fn visit,
+                                            void *ctx);
+
 /** Forward and backward of one micro-batch. The gradient is that of grad_weight times the sum of
  *  its token losses (times the loss scale, inside); that sum is added to *loss_sum. */
 ZINC_MUST_CHECK zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch,

@@ -63,7 +63,9 @@ static zinc_status walk_all(const zn_snapshot *snapshot, zn_zero_visit_fn visit,
 {
     const int n_states = snapshot->optim ? snapshot->optim->n_states : 0;
     for (w->what = ZN_ZERO_MASTERS; w->what < n_states; w->what++)
-        ZN_TRY(zn_zero_visit(zn_engine_zero(snapshot->engine), w->what, visit, w));
+        ZN_TRY(visit == count_values
+                   ? zn_zero_visit(zn_engine_zero(snapshot->engine), w->what, visit, w)
+                   : zn_engine_visit(snapshot->engine, w->what, visit, w));
     return ZINC_OK;
 }
 

@@ -51,15 +51,29 @@ zinc_status zn_freeze_parameters(zn_param_list *list, const char *const *pattern
     return ZINC_OK;
 }
 
+static bool rounds_to(const float *exact, const float *held, int64_t n, zn_dtype dtype)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float rounded = dtype == ZN_DTYPE_BF16 ? zn_bf16_to_f32(zn_f32_to_bf16(exact[i]))
+                                                     : zn_f16_to_f32(zn_f32_to_f16(exact[i]));
+        if (zn_f32_bits(rounded) != zn_f32_bits(held[i]) &&
+            rounded == rounded) /* NaNs have kinds */
+            return false;
+    }
+    return true;
+}
+
 zinc_status zn_frozen_visit(void *reader, int param, int64_t offset, int64_t n, const float *values)
 {
-    const zn_frozen_reader *r = reader;
+    zn_frozen_reader *r = reader;
     if (!r->read || r->list->specs[param].trainable)
         return r->visit(r->visit_ctx, param, offset, n, values);
     for (int64_t done = 0; done < n; done += ZN_FROZEN_IO_ELEMS) {
         const int64_t k = n - done < ZN_FROZEN_IO_ELEMS ? n - done : ZN_FROZEN_IO_ELEMS;
         ZN_TRY(r->read(r->read_ctx, param, offset + done, k, r->values));
-        ZN_TRY(r->visit(r->visit_ctx, param, offset + done, k, r->values));
+        const bool same = rounds_to(r->values, values + done, k, r->dtype);
+        r->n_kept += same ? 0 : k;
+        ZN_TRY(r->visit(r->visit_ctx, param, offset + done, k, same ? r->values : values + done));
     }
     return ZINC_OK;
 }

@@ -14,14 +14,17 @@ ZINC_MUST_CHECK zinc_status zn_freeze_parameters(zn_param_list *list, const char
                                                  int n_patterns);
 
 /* A visitor of masters that takes frozen parameters from where they were first read: in 16-bit
- * training the engine holds them rounded, and they are to be saved as they were. */
+ * training the engine holds them rounded, and they are to be saved as they were. What does not
+ * round to the values that training saw (the file has changed since) is not taken. */
 typedef struct zn_frozen_reader {
     const zn_param_list *list;
     zn_zero_read_fn read; /* NULL: what the engine holds is exact */
     void *read_ctx;
     zn_zero_visit_fn visit; /* gets every range */
     void *visit_ctx;
-    float *values; /* [ZN_FROZEN_IO_ELEMS]; needed with read */
+    float *values;  /* [ZN_FROZEN_IO_ELEMS]; needed with read */
+    zn_dtype dtype; /* that the engine holds them in: BF16, F16 */
+    int64_t n_kept; /* elements of ranges that were not taken */
 } zn_frozen_reader;
 
 #define ZN_FROZEN_IO_ELEMS ((int64_t)1 << 16)

@@ -140,8 +140,7 @@ zinc_status zn_train_resume_find(zn_train_setup *setup, bool tell)
 static zinc_status restore_zinc(const zn_train_setup *s, zn_engine *engine)
 {
     zn_ckpt *ckpt = NULL;
-    zinc_status status =
-        zn_comm_agree(zn_engine_comm(engine), zn_ckpt_open(s->resume.dir, &ckpt));
+    zinc_status status = zn_comm_agree(zn_engine_comm(engine), zn_ckpt_open(s->resume.dir, &ckpt));
     if (status == ZINC_OK)
         status = zn_engine_restore(engine, ckpt);
     zn_ckpt_close(ckpt);
@@ -150,8 +149,11 @@ static zinc_status restore_zinc(const zn_train_setup *s, zn_engine *engine)
 
 zinc_status zn_train_load_state(const zn_train_setup *setup, zn_engine *engine)
 {
-    if (setup->resume.dir)
-        return restore_zinc(setup, engine);
+    if (setup->resume.dir) {
+        ZN_TRY(restore_zinc(setup, engine));
+        return zn_engine_set_source(engine, setup->o->from_scratch ? NULL : setup->o->model,
+                                    setup->o->seed);
+    }
     return setup->o->from_scratch ? zn_engine_random(engine, setup->o->seed)
                                   : zn_engine_load(engine, setup->o->model);
 }

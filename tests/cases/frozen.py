@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters that are not trained: --freeze."""
 import harness
-from harness import PRECISION, config, read_safetensors, same
+from harness import PRECISION, config, floats, read_safetensors, same
 
 EMBED = ["--freeze", "transformer.wte.*", "transformer.wpe.*"]
 
@@ -25,6 +25,38 @@ def frozen_parameters_are_saved_bit_for_bit_in_every_precision_and_stage(b):
                     assert after[name] == before[name], f"{where} changed"
                 else:
                     assert after[name] != before[name], f"{where} was not trained"
+
+
+def frozen_parameters_survive_a_checkpoint_and_a_resume_bit_for_bit(b):
+    """What is exported from the checkpoint, and what the resumed run saves at another stage."""
+    before = read_safetensors(b.g2 + "/model.safetensors")
+    for precision, block in PRECISION.items():
+        for stage in (1, 2, 3):
+            settings = config(block, {"zero_optimization": {"stage": stage}})
+            whole = b.train(settings, ranks=2, steps=4, extra=EMBED + ["--save_steps", "0"])
+            run = b.train(settings, ranks=2, steps=4, extra=EMBED + ["--save_steps", "2"])
+            done = b.command("export", run.out + "/checkpoint-2", b.path(f"x{stage}{precision}"))
+            assert done.code == 0, done.stderr
+            exported = read_safetensors(b.path(f"x{stage}{precision}") + "/model.safetensors")
+            resumed = b.train(settings, ranks=2, steps=4, extra=EMBED + ["--resume_from_checkpoint", run.out + "/checkpoint-2"])
+            for name in _frozen_names(before):
+                assert exported[name] == before[name], f"{name} of the checkpoint, {precision}, stage {stage}"
+            same(f"resumed run, {precision}, stage {stage}", whole.bits, resumed.bits)
+
+
+def a_model_that_changed_since_is_not_what_is_saved(b):
+    """Frozen values are read again when saving; a folder with other numbers is told from the one that was trained on."""
+    model = b.copy_model(b.g2, "model")
+    run = b.train(config(PRECISION["bf16"]), model=model, steps=2, extra=EMBED + ["--save_steps", "1"])
+
+    def other(tensors):
+        dtype, shape, data = tensors["transformer.wte.weight"]
+        tensors["transformer.wte.weight"] = (dtype, shape, data[::-1])
+    b.copy_model(b.g2, "model", other)
+    resumed = b.train(config(PRECISION["bf16"]), model=model, steps=3, extra=EMBED + ["--resume_from_checkpoint", run.out + "/checkpoint-1"])
+    assert "has changed since" in resumed.stderr, resumed.stderr
+    kept, want = (floats(r["transformer.wte.weight"]) for r in (resumed.weights, read_safetensors(b.g2 + "/model.safetensors")))
+    assert max(abs(x - y) for x, y in zip(kept, want)) < 1e-3
 
 
 def random_weights_stay_as_they_were_drawn(b):
