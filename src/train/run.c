@@ -169,6 +169,7 @@ static zinc_status evaluate(rank_run *run, double *loss)
             const int64_t row = first + run->rank * mb + i;
             run->rows[i] = row < n_rows ? row : -1;
         }
+        zn_train_beat();
         ZN_TRY(zn_batch_fill(&run->batches[0], s->validation, run->rows, mb, first));
         ZN_TRY(zn_engine_eval(run->engine, &run->batches[0], &sums[0]));
         sums[1] += (double)run->batches[0].n_targets;
@@ -213,6 +214,7 @@ static zinc_status report_step(rank_run *run, int64_t step, double seconds,
                                const zn_engine_step_result *result)
 {
     zn_mem_usage usage;
+    zn_train_beat();
     if (run->rank != 0)
         return ZINC_OK;
     zn_device_usage(run->dev, ZN_PLACE_DEVICE, &usage);
