@@ -240,7 +240,7 @@ static void *run_rank(void *arg)
         must(zinc_engine_read(engine, ZINC_MASTERS, p, weights + at)); /* collective: all ranks */
     if (job->rank == 0) {
         memcpy(job->run->weights, weights, sizeof weights);
-        must(zinc_engine_memory(engine, &memory));
+        must(zinc_engine_memory(engine, ZINC_PLACE_DEVICE, &memory));
         for (int c = 0; c < ZINC_N_MEMORY_CATEGORIES; c++)
             printf("  %-16s %6lld bytes, at most %6lld\n",
                    zinc_memory_category_name((zinc_memory_category)c), (long long)memory.now[c],

@@ -32,14 +32,15 @@ typedef struct zinc_thread_world zinc_thread_world;
 typedef struct zinc_comm_params {
     size_t struct_size;
     int64_t timeout_ms;         /* deadline of every wait, > 0 */
-    int64_t device_limit_bytes; /* most bytes the rank's engine may hold; 0: no limit */
+    int64_t device_limit_bytes; /* most bytes the rank may hold where it computes; 0: no limit */
+    int64_t host_limit_bytes;   /* the same of what is offloaded to host memory; 0: no limit */
     int n_threads; /* compute threads of this rank; 0: this machine's cores, divided by the number
                       of ranks for kinds thread and host */
 } zinc_comm_params;
 
 #define ZINC_COMM_PARAMS_INIT                                                                      \
     {                                                                                              \
-        sizeof(zinc_comm_params), 600000, 0, 0                                                     \
+        sizeof(zinc_comm_params), 600000, 0, 0, 0                                                  \
     }
 
 /* Every zinc_comm_create_*: params NULL takes the defaults; *out is owned, release it with

@@ -78,9 +78,10 @@ typedef struct zinc_engine_params {
         sizeof(zinc_engine_params), NULL, NULL, ZINC_OPTIMIZER_CONFIG, NULL, 0, 1.0, 1             \
     }
 
-/** Make an engine without parameters. Stage, types, buckets, optimizer, schedule, loss scale,
- *  clipping and accumulation come from the configuration. Not collective. *out is owned, release it
- *  with zinc_engine_destroy. Errors: E_INVALID, E_CONFIG, E_UNSUPPORTED (names the key). */
+/** Make an engine without parameters. Stage, types, buckets, offload, optimizer, schedule, loss
+ *  scale, clipping and accumulation come from the configuration. Not collective. *out is owned,
+ * release it with zinc_engine_destroy. Errors: E_INVALID, E_CONFIG, E_UNSUPPORTED (names the key).
+ */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_create(const zinc_engine_params *params,
                                                         zinc_engine **out);
 
@@ -298,6 +299,10 @@ ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_save(zinc_engine *engine, const
 
 /* ---- looking inside ---- */
 
+/* Where memory is: where the rank computes, or host memory that offloaded parts lie in. On the CPU
+ * both are host memory, counted apart. */
+typedef enum zinc_place { ZINC_PLACE_DEVICE = 0, ZINC_PLACE_HOST = 1 } zinc_place;
+
 typedef enum zinc_memory_category {
     ZINC_MEMORY_PARAMETERS = 0,
     ZINC_MEMORY_GRADIENTS = 1,
@@ -323,8 +328,8 @@ typedef struct zinc_memory {
         sizeof(zinc_memory), {0}, {0}, 0, 0                                                        \
     }
 
-/** What the engine and its comm hold and held at most. Not collective. */
-ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_memory(const zinc_engine *engine,
+/** What the engine and its comm hold and held at most, of one place. Not collective. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_memory(const zinc_engine *engine, zinc_place place,
                                                         zinc_memory *out);
 /** "parameters", "gradients", …; NULL if there is no such category. Static storage. */
 ZINC_API const char *zinc_memory_category_name(zinc_memory_category category);

@@ -20,15 +20,18 @@ static zinc_status create_comm(const zinc_comm_params *given, zn_comm_params *op
     zinc_comm_params params = ZINC_COMM_PARAMS_INIT;
     if (given)
         ZN_TRY(zn_api_take(&params, sizeof params, given, "zinc_comm_params"));
-    if (params.n_threads < 0 || params.device_limit_bytes < 0)
-        ZN_FAIL(ZINC_E_INVALID, "n_threads %d and device_limit_bytes %lld must not be negative",
-                params.n_threads, (long long)params.device_limit_bytes);
+    if (params.n_threads < 0 || params.device_limit_bytes < 0 || params.host_limit_bytes < 0)
+        ZN_FAIL(ZINC_E_INVALID,
+                "n_threads %d and limits of %lld and %lld bytes: none may be negative",
+                params.n_threads, (long long)params.device_limit_bytes,
+                (long long)params.host_limit_bytes);
     const int share = zn_sys_cores() / n_here;
     const zn_device_params device = {.rank = rank,
                                      .n_threads = params.n_threads > 0 ? params.n_threads
                                                   : share > 0          ? share
                                                                        : 1,
-                                     .device_limit_bytes = params.device_limit_bytes};
+                                     .device_limit_bytes = params.device_limit_bytes,
+                                     .host_limit_bytes = params.host_limit_bytes};
     ZN_TRY(zn_alloc(&c, sizeof *c, "a comm"));
     ZN_TRY_GOTO(zn_device_open("cpu", &device, &c->dev));
     open->dev = c->dev;

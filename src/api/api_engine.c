@@ -92,13 +92,6 @@ static zinc_status check_config(const zinc_engine_params *p)
                 "the configuration was resolved for %lld ranks, and the comm has %d: set "
                 "zinc_config_facts.world_size",
                 (long long)p->config->world_size, n_ranks);
-    const zn_config_values *const v = zn_config_get(p->config->config);
-    if (v->zero.offload_optimizer != ZN_OFFLOAD_NONE || v->zero.offload_param != ZN_OFFLOAD_NONE)
-        ZN_FAIL(ZINC_E_UNSUPPORTED,
-                "zero_optimization.%s asks for offload, which this version does not have: take it "
-                "out, or set its device to \"none\"",
-                v->zero.offload_optimizer != ZN_OFFLOAD_NONE ? "offload_optimizer"
-                                                             : "offload_param");
     if (!(p->grad_divisor > 0) || !isfinite(p->grad_divisor))
         ZN_FAIL(ZINC_E_INVALID, "grad_divisor is %g; it must be above 0", p->grad_divisor);
     if (p->n_groups < 0 || (p->n_groups > 0 && !p->groups))
@@ -114,6 +107,9 @@ static zinc_status configure(zinc_engine *e, const zinc_engine_params *p)
                                        .config = v,
                                        .share_parameters = p->share_parameters != 0};
     zn_engine_zero_params(&settings, &e->zero_params);
+    if (e->zero_params.disk_path) /* build needs it, and the configuration may be gone by then */
+        ZN_TRY(zn_strdup(e->zero_params.disk_path, &e->disk_path));
+    e->zero_params.disk_path = e->disk_path;
     e->rank = p->comm;
     e->scaler = zn_loss_scaler_from_config(v);
     e->clip = v->gradient_clipping;
@@ -158,6 +154,7 @@ void zinc_engine_destroy(zinc_engine *engine)
     zn_free(engine->group_of_param);
     zn_free(engine->units);
     zn_free(engine->widened);
+    zn_free(engine->disk_path);
     zn_free(engine);
 }
 

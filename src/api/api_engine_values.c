@@ -11,6 +11,9 @@ _Static_assert(ZINC_MASTERS == ZN_ZERO_MASTERS, "public and internal names of th
 _Static_assert(ZINC_N_MEMORY_CATEGORIES == ZN_N_MEM_CATEGORIES &&
                    (int)ZINC_MEMORY_BUFFERS == (int)ZN_MEM_BUFFERS,
                "public and internal categories of memory");
+_Static_assert((int)ZINC_PLACE_DEVICE == (int)ZN_PLACE_DEVICE &&
+                   (int)ZINC_PLACE_HOST == (int)ZN_PLACE_HOST && ZN_N_PLACES == 2,
+               "public and internal places");
 
 /* ---- in ---- */
 
@@ -220,12 +223,14 @@ fail:
 
 /* ---- counts ---- */
 
-zinc_status zinc_engine_memory(const zinc_engine *engine, zinc_memory *out)
+zinc_status zinc_engine_memory(const zinc_engine *engine, zinc_place place, zinc_memory *out)
 {
     zn_mem_usage usage;
     zinc_memory known = ZINC_MEMORY_INIT;
     ZN_API_NEED(engine);
-    zn_device_usage(engine->rank->dev, ZN_PLACE_DEVICE, &usage);
+    if (place != ZINC_PLACE_DEVICE && place != ZINC_PLACE_HOST)
+        ZN_FAIL(ZINC_E_INVALID, "%d is no place", (int)place);
+    zn_device_usage(engine->rank->dev, (zn_place)place, &usage);
     for (int c = 0; c < ZN_N_MEM_CATEGORIES; c++) {
         known.now[c] = usage.now[c];
         known.peak[c] = usage.peak[c];

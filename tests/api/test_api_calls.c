@@ -116,7 +116,10 @@ static void memory_and_counts_are_told(void **state)
     zinc_stats stats = ZINC_STATS_INIT;
     assert_ok(zinc_engine_get_stats(e, &stats));
     assert_true(stats.padded_elems >= N_ELEMS && stats.trainable_padded >= N_ELEMS - 41);
-    assert_ok(zinc_engine_memory(e, &memory));
+    assert_ok(zinc_engine_memory(e, ZINC_PLACE_HOST, &memory));
+    assert_true(memory.total_now == 0);
+    assert_fails(zinc_engine_memory(e, (zinc_place)2, &memory), ZINC_E_INVALID, "no place");
+    assert_ok(zinc_engine_memory(e, ZINC_PLACE_DEVICE, &memory));
     assert_true(memory.now[ZINC_MEMORY_PARAMETERS] == stats.padded_elems * 4);
     assert_true(memory.now[ZINC_MEMORY_OPTIMIZER_STATE] == stats.trainable_padded * 8);
     assert_string_equal(zinc_memory_category_name(ZINC_MEMORY_OPTIMIZER_STATE), "optimizer state");

@@ -38,13 +38,17 @@ fail:
 static void same_weights(const char *type, int n_ranks)
 {
     rank_job first[MAX_RANKS], jobs[MAX_RANKS];
-    for (int variant = 0; variant < 9; variant++) {
+    for (int variant = 0; variant < 10; variant++) {
         char settings[512];
-        const int stage = variant % 4; /* 4 to 7: over a host program; 8: stage 0 again */
+        const int stage = variant < 8 ? variant % 4 : variant - 6; /* 4 to 7: over a host program */
         snprintf(settings, sizeof settings,
                  "%s \"gradient_accumulation_steps\": %d, " ADAMW
-                 ", \"zero_optimization\": {\"stage\": %d, " SMALL "}",
-                 type, 2 / n_ranks, stage);
+                 ", \"zero_optimization\": {\"stage\": %d, %s " SMALL "}",
+                 type, 2 / n_ranks, stage,
+                 variant == 8   ? "\"offload_optimizer\": {\"device\": \"cpu\"},"
+                 : variant == 9 ? "\"offload_optimizer\": {\"device\": \"nvme\", "
+                                  "\"nvme_path\": \"/tmp\"},"
+                                : "");
         run_ranks(&(rank_job){.fn = train_four_steps,
                               .settings = settings,
                               .n_ranks = n_ranks,
