@@ -27,6 +27,7 @@ typedef struct generate_run {
     zn_model_spec spec;
     zn_resident *resident;
     zn_model *model;
+    zn_decode *decode; /* what of ids has gone through the model */
     zn_tokenizer *tokenizer;
     zn_chat *chat; /* with --chat */
     zn_ids ids;    /* prompt, then what is new */
@@ -48,6 +49,7 @@ static void run_fini(generate_run *run)
     zn_ids_fini(&run->ids);
     zn_chat_destroy(run->chat);
     zn_tokenizer_destroy(run->tokenizer);
+    zn_decode_destroy(run->decode);
     zn_model_destroy(run->model);
     zn_resident_destroy(run->resident);
     zn_model_spec_fini(&run->spec);
@@ -289,16 +291,18 @@ static bool ends_text(const generate_run *run, int32_t id)
 
 static zinc_status generate(generate_run *run)
 {
+    int64_t done = 0; /* of ids, by the model */
     run->n_prompt = run->ids.n;
+    ZN_TRY(zn_decode_create(run->model, &run->decode));
     for (int64_t i = 0; i < run->max_new; i++) {
         if (run->ids.n > run->spec.max_positions) {
             zn_warn("generate", "stopped at the %lld positions the model has",
                     (long long)run->spec.max_positions);
             return ZINC_OK;
         }
-        const zn_model_batch batch = {.B = 1, .T = run->ids.n, .ids = run->ids.ids};
-        ZN_TRY(zn_model_last_logits(run->model, &batch, zn_resident_hooks(run->resident),
-                                    run->logits));
+        ZN_TRY(zn_model_decode(run->decode, run->ids.ids + done, run->ids.n - done,
+                               zn_resident_hooks(run->resident), run->logits));
+        done = run->ids.n;
         ZN_TRY(zn_stream_sync(zn_device_compute(run->dev), -1));
         const int32_t id = run->temperature > 0 ? sample(run) : greedy(run);
         ZN_TRY(zn_ids_push(&run->ids, id));

@@ -145,6 +145,12 @@ typedef struct zn_kernels {
                                       const float *out, const float *lse, float *dq, float *dk,
                                       float *dv, float *scratch);
 
+    /** Forward of the last n_queries queries of each row alone, for generation: q has their rows
+     *  only, [B,n_queries,H,D] with its stride and b stepping by n_queries; k and v are whole. out
+     *  [B,n_queries,H,D]. No dropout. scratch: T floats. */
+    zinc_status (*attention_tail)(zn_stream *s, const zn_attention *a, int64_t n_queries,
+                                  float *out, float *scratch);
+
     /* ---- embedding and loss ---- */
     /** out[n] = scale * table[ids[n]] (table [V,C] of dtype); add: out[n] += instead. */
     zinc_status (*embed)(zn_stream *s, float *out, const void *table, zn_dtype dtype,

@@ -98,9 +98,10 @@ static zinc_status rotate(const zn_run *run, const qkv_view *at, float sign)
 {
     const zn_model_spec *m = run->spec;
     const int64_t T = run->batch->T;
-    const float *c = run->m->rope_cos, *s = run->m->rope_sin;
     if (m->rope == ZN_ROPE_NONE)
         return ZINC_OK;
+    const float *c = run->m->rope_cos + run->past * (m->rotary / 2);
+    const float *s = run->m->rope_sin + run->past * (m->rotary / 2);
     if (m->qkv_fused) /* k's heads follow q's in the same row */
         return run->k->rope(run->s, at->q, at->q_stride, run->N, T, m->H + m->K, m->D, m->rotary, c,
                             s, sign);
@@ -202,7 +203,8 @@ zinc_status zn_attn_forward(const zn_run *run, int64_t i)
     ZN_TRY(norm_qk(run, i, &at));
     ZN_TRY(rotate(run, &at, 1));
     const zn_attention attention = attention_of(run, i, &at);
-    ZN_TRY(run->k->attention(run->s, &attention, a->att, a->lse, acts->attn_scratch));
+    ZN_TRY(run->decode ? zn_decode_attention(run, i, &attention, a->att, a->lse, acts->attn_scratch)
+                       : run->k->attention(run->s, &attention, a->att, a->lse, acts->attn_scratch));
 
     float *out = m->post_norms ? a->att_pre : acts->n;
     ZN_TRY(zn_linear(run, &o, a->att, o.in, out, m->C));

@@ -166,11 +166,11 @@ static zinc_status prepare(const zn_run *run, zn_mode mode)
     if (batch->B < 1 || batch->T < 1 || batch->B > INT32_MAX / batch->T)
         ZN_FAIL(ZINC_E_INVALID, "a batch of %lld rows of %lld tokens cannot be computed",
                 (long long)batch->B, (long long)batch->T);
-    if (m->spec.learned_positions && batch->T > m->spec.max_positions)
+    if (m->spec.learned_positions && run->past + batch->T > m->spec.max_positions)
         ZN_FAIL(ZINC_E_INVALID,
                 "rows of %lld tokens are longer than the %lld positions this model has; use a "
                 "smaller block_size",
-                (long long)batch->T, (long long)m->spec.max_positions);
+                (long long)(run->past + batch->T), (long long)m->spec.max_positions);
     const zn_shape shape = {
         .B = batch->B,
         .T = batch->T,
@@ -183,7 +183,7 @@ static zinc_status prepare(const zn_run *run, zn_mode mode)
     zn_acts_place(&m->spec, &shape, NULL, NULL, &counted, &activations, &buffers);
     ZN_TRY(grow(m, ZN_MEM_ACTIVATIONS, activations, "activations", &m->acts_slab, &m->acts_bytes));
     ZN_TRY(grow(m, ZN_MEM_BUFFERS, buffers, "model buffers", &m->buffers_slab, &m->buffers_bytes));
-    ZN_TRY(grow_tables(m, batch->T));
+    ZN_TRY(grow_tables(m, run->past + batch->T));
     zn_acts_place(&m->spec, &shape, m->acts_slab, m->buffers_slab, &m->acts, &activations,
                   &buffers);
     return ZINC_OK;
@@ -218,7 +218,7 @@ static zinc_status embed(const zn_run *run, zn_pass pass)
                          false));
     for (int64_t b = 0; m->spec.learned_positions && b < run->batch->B; b++)
         ZN_TRY(run->k->embed(run->s, x + b * T * C, hooks->data(hooks->ctx, m->ids[ZN_SLOT_WPE]),
-                             hooks->param_dtype, m->positions, T, C, 1, true));
+                             hooks->param_dtype, m->positions + run->past, T, C, 1, true));
     if (zn_dropout_p(run, m->spec.embed_dropout) > 0)
         ZN_TRY(zn_drop(run, x, x, m->spec.embed_dropout, 0, 0));
     return done(run, 0, pass);
@@ -343,4 +343,22 @@ zinc_status zn_model_last_logits(zn_model *model, const zn_model_batch *batch,
     ZN_TRY(begin_head(&run, ZN_PASS_EVAL));
     ZN_TRY(zn_head_last(&run, logits));
     return end_head(&run, ZN_PASS_EVAL);
+}
+
+zinc_status zn_model_decode(zn_decode *decode, const int32_t *ids, int64_t n,
+                            const zn_param_hooks *hooks, float *logits)
+{
+    const zn_model_batch batch = {.B = 1, .T = n, .ids = ids};
+    zn_run run = start(decode->model, &batch, hooks);
+    run.decode = decode;
+    run.past = decode->n;
+    ZN_TRY(prepare(&run, ZN_MODE_EVAL));
+    ZN_TRY(zn_decode_reserve(decode, n));
+    ZN_TRY(embed(&run, ZN_PASS_EVAL));
+    ZN_TRY(layers(&run, ZN_PASS_EVAL));
+    ZN_TRY(begin_head(&run, ZN_PASS_EVAL));
+    ZN_TRY(zn_head_last(&run, logits));
+    ZN_TRY(end_head(&run, ZN_PASS_EVAL));
+    decode->n += n;
+    return ZINC_OK;
 }

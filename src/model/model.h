@@ -15,7 +15,7 @@
  * computed again in backward.
  * Memory comes from the device account, grows only when a larger batch arrives, and is reused.
  * Reading order: model.h, spec.c, arch/llama.c, params.c, decoder.c, attn_block.c, mlp_block.c,
- * head.c, linear.c, acts.c. Layer: model (may use
+ * head.c, linear.c, acts.c, decode.c. Layer: model (may use
  * base, device, tensor, kernels). */
 #ifndef ZN_MODEL_MODEL_H
 #define ZN_MODEL_MODEL_H
@@ -143,6 +143,19 @@ ZINC_MUST_CHECK zinc_status zn_model_eval(zn_model *model, const zn_model_batch 
 /** Logits [B,V] of the last position of every row (for generation). */
 ZINC_MUST_CHECK zinc_status zn_model_last_logits(zn_model *model, const zn_model_batch *batch,
                                                  const zn_param_hooks *hooks, float *logits);
+
+/* The keys and values of one sequence that is being generated (decode.c). */
+typedef struct zn_decode zn_decode;
+
+/** An empty sequence of a model, which is borrowed. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_decode_create(zn_model *model, zn_decode **out);
+void zn_decode_destroy(zn_decode *decode);
+
+/** Append n ids to the sequence; logits [V] of the last one. Each token goes through the layers
+ *  once; the result is that of zn_model_last_logits on all of them but for rounding. Errors:
+ *  E_NOMEM; E_INVALID past the positions of a model with learned ones. */
+ZINC_MUST_CHECK zinc_status zn_model_decode(zn_decode *decode, const int32_t *ids, int64_t n,
+                                            const zn_param_hooks *hooks, float *logits);
 
 /* Device bytes that training a micro-batch takes beside parameters and gradients. */
 typedef struct zn_model_memory_bytes {

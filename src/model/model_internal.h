@@ -200,6 +200,13 @@ void zn_rope_table(const zn_model_spec *spec, int64_t T, float *cos_out, float *
 
 /* ---- one pass ---- */
 
+struct zn_decode {
+    zn_model *model;
+    float *cache;   /* [L][2][capacity, K*D] keys (after norm and rope), values */
+    float *scratch; /* [capacity] */
+    int64_t n, capacity;
+};
+
 typedef struct zn_run {
     zn_model *m;
     const zn_model_spec *spec;
@@ -210,7 +217,9 @@ typedef struct zn_run {
     const zn_acts *acts;
     int64_t N; /* B*T */
     float grad_scale;
-    bool dropout; /* training */
+    bool dropout;      /* training */
+    zn_decode *decode; /* generation: the batch's tokens follow `past` earlier ones; else NULL */
+    int64_t past;
 } zn_run;
 
 /* A matrix inside a parameter: y[N,out] = x[N,in] W (+ bias). */
@@ -264,6 +273,13 @@ zinc_status zn_attn_forward(const zn_run *run, int64_t i);
 zinc_status zn_attn_backward(const zn_run *run, int64_t i, const float *dy);
 zinc_status zn_mlp_forward(const zn_run *run, int64_t i, bool again);
 zinc_status zn_mlp_backward(const zn_run *run, int64_t i, const float *dy);
+
+/** Room in the cache for n more tokens. */
+zinc_status zn_decode_reserve(zn_decode *decode, int64_t n);
+/** Keep k and v of this pass (a->k, a->v, with their strides) as those of layer i, and attend: out
+ *  [N,H*D]. lse and scratch are those of a pass of its own. */
+zinc_status zn_decode_attention(const zn_run *run, int64_t i, const zn_attention *a, float *out,
+                                float *lse, float *scratch);
 
 /** Final norm, logits and loss; with `backward` also their gradients, leaving acts->dx. logits
  *  [N,V] where not NULL. The units are already in use. */

@@ -190,7 +190,40 @@ static void threads_and_batch_mates_change_no_bit(void **state)
     }
 }
 
+/* The last queries alone, as generation asks for them, over a window, a cap and masked keys. */
+static void the_tail_is_the_end_of_the_whole(void **state)
+{
+    kt *t = *state;
+    static const int64_t n_queries[] = {1, 3, 70};
+    for (int i = 0; i < 3; i++) {
+        call c = make_call(t, 2, 70, 4, 2, 20);
+        const int64_t n = n_queries[i], row = 4 * 20;
+        float *q = kt_zeros(t, 2 * n * c.stride), *out = kt_random(t, 2 * n * row, 1);
+        float *scores = kt_zeros(t, 70);
+        uint8_t mask[2 * 70];
+        for (int j = 0; j < 2 * 70; j++)
+            mask[j] = j % 9 != 4;
+        c.a.window = 33;
+        c.a.softcap = 2;
+        c.a.key_mask = mask;
+        assert_ok(zn_kernels_for(ZN_ISA_REF)->attention(t->s, &c.a, c.out, c.lse, c.scratch));
+        for (int64_t b = 0; b < 2; b++)
+            memcpy(q + b * n * c.stride, c.a.q + (b * 70 + 70 - n) * c.stride,
+                   (size_t)(n * c.stride) * sizeof *q);
+        c.a.q = q;
+        KT_FOR_EACH_ISA(k)
+        {
+            assert_ok(k->attention_tail(t->s, &c.a, n, out, scores));
+            for (int64_t b = 0; b < 2; b++)
+                kt_near("attention of the tail", k->isa, out + b * n * row,
+                        c.out + (b * 70 + 70 - n) * row, n * row, 3e-6);
+        }
+        kt_clear(t);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(the_tail_is_the_end_of_the_whole),
     cmocka_unit_test(attention_agrees_over_lengths_and_head_sizes),
     cmocka_unit_test(attention_agrees_under_windows_caps_and_dropout),
     cmocka_unit_test(masked_keys_and_other_segments_are_not_seen),

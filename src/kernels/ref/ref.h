@@ -44,6 +44,8 @@ zinc_status zn_ref_glu_backward(zn_stream *s, zn_act kind, float *dgate, float *
                                 const float *dy, const float *gate, const float *up, int64_t n);
 zinc_status zn_ref_attention(zn_stream *s, const zn_attention *a, float *out, float *lse,
                              float *scratch);
+zinc_status zn_ref_attention_tail(zn_stream *s, const zn_attention *a, int64_t n_queries,
+                                  float *out, float *scratch);
 zinc_status zn_ref_attention_backward(zn_stream *s, const zn_attention *a, const float *dout,
                                       const float *out, const float *lse, float *dq, float *dk,
                                       float *dv, float *scratch);

@@ -97,6 +97,44 @@ zinc_status zn_ref_attention(zn_stream *s, const zn_attention *a, float *out, fl
     return ZINC_OK;
 }
 
+/* One query, its probabilities in place of the scores, so that each is computed once. */
+static void tail_query(const zn_attention *a, const query *c, float *out, float *scores)
+{
+    const int64_t first = zn_attention_first_key(a, c->t);
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = first; j <= c->t; j++) {
+        scores[j] = (float)score(a, c, j);
+        max = fmax(max, scores[j]);
+    }
+    for (int64_t i = 0; i < a->D; i++)
+        out[i] = 0;
+    if (max == -INFINITY)
+        return;
+    for (int64_t j = first; j <= c->t; j++) {
+        scores[j] = expf(scores[j] - (float)max);
+        sum += scores[j];
+    }
+    for (int64_t j = first; j <= c->t; j++) {
+        const float p = (float)(scores[j] / sum), *v = c->v + j * a->v_stride;
+        for (int64_t i = 0; i < a->D; i++)
+            out[i] += p * v[i];
+    }
+}
+
+zinc_status zn_ref_attention_tail(zn_stream *s, const zn_attention *a, int64_t n_queries,
+                                  float *out, float *scratch)
+{
+    (void)s;
+    for (int64_t b = 0; b < a->B; b++)
+        for (int64_t r = 0; r < n_queries; r++)
+            for (int64_t h = 0; h < a->H; h++) {
+                query c = query_of(a, b, h, a->T - n_queries + r);
+                c.q = a->q + (b * n_queries + r) * a->q_stride + h * a->D;
+                tail_query(a, &c, out + ((b * n_queries + r) * a->H + h) * a->D, scratch);
+            }
+    return ZINC_OK;
+}
+
 static void backward_query(const zn_attention *a, const query *c, const float *dout, double delta,
                            double lse, float *dq, float *dk, float *dv)
 {

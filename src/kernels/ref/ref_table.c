@@ -23,6 +23,7 @@ const zn_kernels zn_kernels_ref = {
     .glu_backward = zn_ref_glu_backward,
     .attention = zn_ref_attention,
     .attention_backward = zn_ref_attention_backward,
+    .attention_tail = zn_ref_attention_tail,
     .embed = zn_ref_embed,
     .embed_backward = zn_ref_embed_backward,
     .cross_entropy = zn_ref_cross_entropy,
