@@ -2,8 +2,9 @@
 /* checkpoint_dir.c — the folders of a run: making one appear whole, listing, deleting old ones.
  *
  * Order that makes a kill at any moment harmless: data flushed -> manifest flushed -> folder
- * flushed -> renamed -> parent flushed -> `latest` renamed -> older ones deleted, manifest first.
- * An older checkpoint of the same step steps aside as checkpoint-N.old in between. */
+ * flushed -> renamed -> parent flushed -> `latest` renamed -> older ones deleted. An older
+ * checkpoint of the same step steps aside as checkpoint-N.old in between, and one that is deleted
+ * as checkpoint-N.del; the next start finishes what was cut off. */
 #include "ckpt/checkpoint_internal.h"
 
 #include <dirent.h>
@@ -22,6 +23,7 @@
 #define LATEST "latest"
 #define OLD_SUFFIX ".old"
 #define TMP_SUFFIX ".tmp"
+#define DELETED_SUFFIX ".del"
 
 zinc_status zn_ckpt_file_of(const char *dir, const char *name, zn_ckpt_file *out)
 {
@@ -114,7 +116,7 @@ void zn_ckpt_discard(const char *output, int64_t step)
     zn_free(path);
 }
 
-/* ---- publishing ---- */
+/* ---- deleting ---- */
 
 static zinc_status rename_folder(const char *from, const char *to)
 {
@@ -122,6 +124,46 @@ static zinc_status rename_folder(const char *from, const char *to)
         ZN_FAIL(ZINC_E_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
     return ZINC_OK;
 }
+
+/* Remove what the manifest of `path` lists, then the manifest, then the folder: cut off anywhere it
+ * can be done again. Files of somebody else stay, and so does the folder then. */
+static zinc_status delete_listed(const char *path)
+{
+    zinc_status status;
+    zn_manifest m = {0};
+    ZN_TRY_GOTO(zn_manifest_read(path, &m));
+    for (int i = 0; i < m.n_files; i++) {
+        char *file = NULL;
+        ZN_TRY_GOTO(zn_fs_join(path, m.files[i].name, &file));
+        (void)unlink(file); /* rmdir says what is left */
+        zn_free(file);
+    }
+    if (unlink(m.path) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot remove %s: %s", m.path, strerror(errno));
+    if (rmdir(path) != 0)
+        zn_warn("ckpt", "%s is no checkpoint any more, but its folder stays: %s", path,
+                strerror(errno));
+    status = ZINC_OK;
+fail:
+    zn_manifest_fini(&m);
+    return status;
+}
+
+/* It stops being checkpoint-N at once. */
+static zinc_status delete_checkpoint(const char *path)
+{
+    zinc_status status;
+    char *aside = NULL;
+    ZN_TRY(zn_format(&aside, "%s" DELETED_SUFFIX, path));
+    ZN_TRY_GOTO(rename_folder(path, aside));
+    ZN_TRY_GOTO(delete_listed(aside));
+    status = ZINC_OK;
+fail:
+    zn_free(aside);
+    return status;
+}
+
+/* ---- publishing ---- */
 
 /* Put the finished folder `from` where `to` is, which may be there. */
 static zinc_status replace_folder(const char *from, const char *to)
@@ -134,14 +176,14 @@ static zinc_status replace_folder(const char *from, const char *to)
         ZN_FAIL(ZINC_E_IO, "%s is in the way and is no checkpoint of Zinc: move it", to);
     ZN_TRY(zn_format(&old, "%s" OLD_SUFFIX, to));
     if (zn_fs_is_dir(old))
-        ZN_TRY_GOTO(remove_folder(old));
+        ZN_TRY_GOTO(delete_listed(old));
     ZN_TRY_GOTO(rename_folder(to, old));
     status = rename_folder(from, to);
     if (status != ZINC_OK) {
         (void)rename(old, to); /* as it was; the failure is the one above */
         goto fail;
     }
-    if (remove_folder(old) != ZINC_OK)
+    if (delete_listed(old) != ZINC_OK)
         zn_warn("ckpt", "%s", zinc_last_error());
 fail:
     zn_free(old);
@@ -190,16 +232,30 @@ fail:
 
 /* ---- cleaning ---- */
 
-static void clean_old(const char *output, const char *name, const char *path)
+/* A folder that stepped aside, for its replacement or to be deleted. */
+static void clean_aside(const char *output, const char *name, const char *path)
 {
     char *target = NULL;
-    if (zn_ckpt_path(output, step_of(name, OLD_SUFFIX), false, &target) != ZINC_OK)
+    const int64_t step = step_of(name, OLD_SUFFIX);
+    if (step >= 0 && zn_ckpt_path(output, step, false, &target) != ZINC_OK)
         return;
-    if (!zn_fs_exists(target) && rename(path, target) == 0)
-        zn_info("ckpt", "%s is back: its replacement was cut off", target);
-    else if (zn_fs_exists(target) && zn_ckpt_is(path) && remove_folder(path) != ZINC_OK)
+    if (target && !zn_fs_exists(target)) {
+        if (rename(path, target) == 0)
+            zn_info("ckpt", "%s is back: its replacement was cut off", target);
+    } else if (zn_ckpt_is(path) && delete_listed(path) != ZINC_OK) {
         zn_warn("ckpt", "%s", zinc_last_error());
+    }
     zn_free(target);
+}
+
+static void clean_temporary(const char *path)
+{
+    if (!has_parts(path))
+        return;
+    if (remove_folder(path) != ZINC_OK)
+        zn_warn("ckpt", "%s", zinc_last_error());
+    else
+        zn_info("ckpt", "removed %s, which a run that was killed left unfinished", path);
 }
 
 void zn_ckpt_clean(const char *output)
@@ -207,19 +263,14 @@ void zn_ckpt_clean(const char *output)
     DIR *dir = opendir(output);
     for (const struct dirent *e; dir && (e = readdir(dir));) {
         char *path = NULL;
-        const bool temporary = step_of(e->d_name, TMP_SUFFIX) >= 0;
         if (strncmp(e->d_name, LATEST ".tmp.", sizeof LATEST ".tmp." - 1) == 0)
             (void)unlinkat(dirfd(dir), e->d_name, 0); /* in nobody's way if it stays */
-        if (!temporary && step_of(e->d_name, OLD_SUFFIX) < 0)
-            continue;
         if (zn_fs_join(output, e->d_name, &path) != ZINC_OK)
             break;
-        if (!temporary)
-            clean_old(output, e->d_name, path);
-        else if (has_parts(path) && remove_folder(path) != ZINC_OK)
-            zn_warn("ckpt", "%s", zinc_last_error());
-        else if (!zn_fs_exists(path))
-            zn_info("ckpt", "removed %s, which a run that was killed left unfinished", path);
+        if (step_of(e->d_name, TMP_SUFFIX) >= 0)
+            clean_temporary(path);
+        else if (step_of(e->d_name, OLD_SUFFIX) >= 0 || step_of(e->d_name, DELETED_SUFFIX) >= 0)
+            clean_aside(output, e->d_name, path);
         zn_free(path);
     }
     if (dir)
@@ -333,31 +384,6 @@ zinc_status zn_ckpt_latest(const char *output, char **out)
 fail:
     zn_free(path);
     zn_buf_fini(&text);
-    return status;
-}
-
-/* ---- deleting ---- */
-
-/* The manifest first: a deletion that is cut off leaves nothing that looks complete. */
-static zinc_status delete_checkpoint(const char *path)
-{
-    zinc_status status;
-    zn_manifest m = {0};
-    ZN_TRY_GOTO(zn_manifest_read(path, &m));
-    if (unlink(m.path) != 0)
-        ZN_FAIL_GOTO(ZINC_E_IO, "cannot remove %s: %s", m.path, strerror(errno));
-    for (int i = 0; i < m.n_files; i++) {
-        char *file = NULL;
-        ZN_TRY_GOTO(zn_fs_join(path, m.files[i].name, &file));
-        (void)unlink(file); /* rmdir says what is left */
-        zn_free(file);
-    }
-    if (rmdir(path) != 0)
-        zn_warn("ckpt", "%s is no checkpoint any more, but its folder stays: %s", path,
-                strerror(errno));
-    status = ZINC_OK;
-fail:
-    zn_manifest_fini(&m);
     return status;
 }
 

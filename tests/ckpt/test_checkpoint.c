@@ -295,10 +295,10 @@ static void the_oldest_of_this_run_are_deleted_and_others_stay(void **state)
     assert_ok(zn_ckpt_prune(at(state, "out"), 2, 7, hear, &h));
     assert_int_equal(h.n, 1);
     assert_non_null(strstr(h.text, "checkpoint-10"));
-    assert_true(zn_fs_exists(at(state, "out/checkpoint-10/notes.txt")));
-    assert_false(zn_fs_exists(at(state, "out/checkpoint-10/manifest.json")));
+    assert_true(zn_fs_exists(at(state, "out/checkpoint-10.del/notes.txt")));
+    assert_false(zn_fs_exists(at(state, "out/checkpoint-10")));
     assert_ok(zn_ckpt_list(at(state, "out"), &entries, &n));
-    assert_int_equal(n, 7);
+    assert_int_equal(n, 6);
     int complete = 0;
     for (int i = 0; i < n; i++)
         complete += entries[i].trouble == NULL;
@@ -335,7 +335,11 @@ static void what_a_killed_run_left_is_cleaned_and_foreign_folders_stay(void **st
     assert_ok(zn_fs_mkdirs(at(state, "out/checkpoint-8.tmp")));
     put_file(at(state, "out/checkpoint-8.tmp/thesis.tex"), "x", 1);
     put_file(at(state, "out/latest.tmp.123"), "x", 1);
+    make_checkpoint(state, 9, 7);
+    assert_int_equal(rename(at(state, "out/checkpoint-9"), at(state, "out/checkpoint-9.del")), 0);
+    unlink(at(state, "out/checkpoint-9.del/shard-00000-of-00002.json")); /* cut off there */
     zn_ckpt_clean(at(state, "out"));
+    assert_false(zn_fs_exists(at(state, "out/checkpoint-9.del")));
     assert_ok(load_all(at(state, "out/checkpoint-5"))); /* its replacement never came */
     assert_false(zn_fs_exists(at(state, "out/checkpoint-7.tmp")));
     assert_false(zn_fs_exists(at(state, "out/latest.tmp.123")));

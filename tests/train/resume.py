@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that are cut and go on: resume.py ZINC DATA_DIR CASE [FAULT_LIBRARY].
+
+bits:DTYPE  a run cut in three is the unbroken one bit for bit        kill     kill -9 at random moments
+other       other stages, world sizes and precisions                  signals  SIGTERM, SIGINT, SIGUSR1
+refuse      what may not go on says why                               faults   writes, flushes and renames that fail
+damage      files that are damaged or missing are named
+"""
+import errno
+import glob
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BLOCK = {"float32": {}, "bf16": {"bf16": {"enabled": True}},
+         # a first scale that overflows, so that steps are skipped before the cut
+         "fp16": {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 26, "hysteresis": 1, "loss_scale_window": 6}}}
+ROWS, BATCH = 50, 8  # 20 steps are three epochs and a bit
+
+
+def check(ok, what):
+    if not ok:
+        sys.exit(what)
+
+
+def bits(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+class Bench:
+    def __init__(self, zinc, data, tmp):
+        self.zinc, self.data, self.tmp, self.n = zinc, data, tmp, 0
+        self.rows = self.write_rows("rows.jsonl", ROWS)
+
+    def path(self, *names):
+        return os.path.join(self.tmp, *names)
+
+    def write_rows(self, name, n):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            for i in range(n):
+                f.write(json.dumps({"input_ids": [(7 * i * i + 13 * j * (i + 3)) % 300 for j in range(5 + i % 19)]}) + "\n")
+        return self.path(name)
+
+    def argv(self, out, *extra, dtype="float32", stage=3, ranks=2, accumulation=2, model="llama", settings=None, rows=None):
+        self.n += 1
+        config = self.path(f"ds{self.n}.json")
+        with open(config, "w", encoding="utf-8") as f:
+            json.dump({"train_micro_batch_size_per_gpu": BATCH // ranks // accumulation, "gradient_accumulation_steps": accumulation,
+                       "gradient_clipping": 0.5, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 100},
+                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
+                       "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 3, "total_num_steps": 40}},
+                       **BLOCK[dtype], **(settings or {})}, f)
+        return [self.zinc, "train", "--model", os.path.join(self.data, "model", model), "--train_file", rows or self.rows,
+                "--deepspeed", config, "--output_dir", out, "--ranks", str(ranks), "--threads", "1", "--save_dtype", "float32",
+                "--dropout", "0.1", *map(str, extra)]
+
+    def run(self, argv, code=0, env=None):
+        done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **(env or {})})
+        check(done.returncode == code, f"{' '.join(argv)}\nexit {done.returncode}, not {code}\n{done.stderr}")
+        return done.stderr
+
+    def train(self, out, *extra, code=0, env=None, **how):
+        return self.run(self.argv(out, *extra, **how), code, env)
+
+    def verify(self, folder):
+        self.run([self.zinc, "checkpoint", "verify", folder])
+
+
+def curve(out):
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    check([r["step"] for r in rows] == list(range(1, len(rows) + 1)), f"{out}: steps are not 1, 2, 3, …")
+    return [(r["loss"], r["grad_norm"], r["lr"], r["loss_scale"], r["overflow"], r["epoch"], r["tokens"]) for r in rows]
+
+
+def latest(out):
+    with open(os.path.join(out, "latest"), encoding="utf-8") as f:
+        return os.path.join(out, f.read().strip())
+
+
+def case_bits(b, dtype):
+    """20 = 3 + 5 + 12, at the same world size; overflows before the first cut in fp16."""
+    for stage in (0, 3):
+        whole, cut = b.path(f"whole{stage}"), b.path(f"cut{stage}")
+        b.train(whole, "--max_steps", 20, dtype=dtype, stage=stage)
+        b.train(cut, "--max_steps", 3, "--save_steps", 3, dtype=dtype, stage=stage)
+        b.train(cut, "--max_steps", 8, "--save_steps", 5, "--resume_from_checkpoint", dtype=dtype, stage=stage)
+        b.train(cut, "--max_steps", 20, "--resume_from_checkpoint", "latest", "--async_save", "false", dtype=dtype, stage=stage)
+        want, got = curve(whole), curve(cut)
+        check(dtype != "fp16" or any(row[4] for row in want[:3]), f"no overflow before the cut: {want[:3]}")
+        check(len(want) == 20 and want == got, f"stage {stage}: the rows differ\n{want}\n{got}")
+        check(bits(whole + "/model.safetensors") == bits(cut + "/model.safetensors"), f"stage {stage}: the weights differ")
+    said = b.train(cut, "--max_steps", 20, "--resume_from_checkpoint", cut + "/checkpoint-8", dtype=dtype)
+    check("going on after step 8" in said, said)
+    before = os.stat(cut + "/model.safetensors").st_mtime_ns
+    b.train(cut, "--max_steps", 8, "--resume_from_checkpoint", dtype=dtype)
+    check(os.stat(cut + "/model.safetensors").st_mtime_ns == before, "a finished run wrote its model again")
+
+
+def case_other(b):
+    """A checkpoint of any stage, world size and precision goes on in any other: the next losses are those of the unbroken run."""
+    source = b.path("source")
+    for saved in (("float32", 3, 4), ("bf16", 1, 2)):
+        dtype, stage, ranks = saved
+        shutil.rmtree(source, ignore_errors=True)
+        b.train(source, "--max_steps", 8, "--save_steps", 4, dtype=dtype, stage=stage, ranks=ranks, accumulation=1)
+        want = curve(source)
+        for other in (("float32", 0, 1), ("float32", 2, 2), ("bf16", 3, 4), ("bf16", 1, 1)):
+            out = b.path("other")
+            shutil.rmtree(out, ignore_errors=True)
+            said = b.train(out, "--max_steps", 8, "--resume_from_checkpoint", source + "/checkpoint-4", dtype=other[0], stage=other[1],
+                           ranks=other[2], accumulation=1)
+            with open(out + "/metrics.jsonl", encoding="utf-8") as f:
+                got = [json.loads(line) for line in f]
+            check([r["step"] for r in got] == [5, 6, 7, 8], f"{saved} -> {other}: {got}")
+            tolerance = 1e-6 if dtype == other[0] == "float32" else 2e-3  # bf16 rounds weights: 8 bits
+            for want_row, got_row in zip(want[4:], got):
+                check(abs(want_row[0] / got_row["loss"] - 1) <= tolerance, f"{saved} -> {other}: loss {want_row[0]} and {got_row['loss']}")
+                check(want_row[6] == got_row["tokens"], f"{saved} -> {other}: other samples")
+            check((dtype == other[0]) != (f"is of a {'float32' if dtype == 'float32' else 'bfloat16'} run" in said), said)
+
+
+def case_refuse(b):
+    out = b.path("run")
+    b.train(out, "--max_steps", 4, "--save_steps", 2)
+    def refused(part, *extra, code=1, **how):
+        said = b.train(out, "--max_steps", 8, *(extra or ("--resume_from_checkpoint",)), code=code, **how)
+        check(part in said, f"{part!r} is not in: {said}")
+    resume = "--resume_from_checkpoint"
+    refused("it was made with --seed 42, and this run has 43", resume, "--seed", 43)
+    refused("--shuffle true, and this run has false", resume, "--shuffle", "false")
+    refused("train_batch_size 8, and this run has 16", resume, accumulation=1, settings={"train_micro_batch_size_per_gpu": 8})
+    refused("training set of rows: 50, and this run has 60", resume, rows=b.write_rows("more.jsonl", 60))
+    refused("state of the optimizer adamw (2 tensors a weight), and this run has sgd", resume,
+            settings={"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "scheduler": {"type": "WarmupLR"}})
+    refused("of another model", resume, model="gpt2")
+    refused("pass --resume_from_checkpoint to go on", "--save_steps", 2)
+    refused("there is no such folder", resume, b.path("nowhere"), code=4)
+    said = b.train(out, "--max_steps", 8, resume, settings={"scheduler": {"type": "WarmupLR"}}, stage=1)
+    check("schedule is not the checkpoint's" in said and "at stage 3; going on with 2 at stage 1" in said, said)
+    empty = b.path("empty")
+    os.makedirs(empty)
+    said = b.train(empty, "--max_steps", 8, resume, code=4)
+    check("holds no complete checkpoint" in said, said)
+
+
+def case_damage(b):
+    """What is wrong is named, the newest good one is offered, and nothing starts from scratch by itself."""
+    good = b.path("good")
+    b.train(good, "--max_steps", 6, "--save_steps", 2)
+    for name in sorted(os.listdir(good + "/checkpoint-6")):
+        for how in ("flip", "cut", "remove"):
+            out = b.path("bad")
+            shutil.rmtree(out, ignore_errors=True)
+            shutil.copytree(good, out)
+            path = os.path.join(out, "checkpoint-6", name)
+            with open(path, "rb") as f:
+                content = bytearray(f.read())
+            content[len(content) // 2] ^= 4
+            if how == "remove":
+                os.remove(path)
+            else:
+                with open(path, "wb") as f:
+                    f.write(content if how == "flip" else content[:-2])
+            done = subprocess.run([b.zinc, "checkpoint", "verify", out + "/checkpoint-6"], capture_output=True, text=True)
+            check(done.returncode in (1, 4) and name in done.stderr, f"{how} {name}: {done.returncode} {done.stderr}")
+            if how == "flip" and not name.startswith(("shard", "manifest")):
+                continue  # not read when a run goes on
+            done = subprocess.run(b.argv(out, "--max_steps", 8, "--resume_from_checkpoint"), capture_output=True, text=True)
+            check(done.returncode in (1, 4) and name in done.stderr, f"{how} {name}: {done.returncode} {done.stderr}")
+            if how != "flip":
+                check(f"--resume_from_checkpoint {out}/checkpoint-4" in done.stderr, done.stderr)
+            check(not glob.glob(out + "/checkpoint-7*"), "it went on")
+    out = b.path("bad")
+    os.remove(out + "/latest")
+    said = b.train(out, "--max_steps", 8, "--resume_from_checkpoint", code=4)
+    check("latest" in said and f"--resume_from_checkpoint {out}/checkpoint-4" in said, said)
+
+
+def case_kill(b):
+    """15 kills at random moments: every one leaves a complete checkpoint to go on from, and the end is that of the unbroken run."""
+    whole, out, steps = b.path("whole"), b.path("out"), 600
+    b.train(whole, "--max_steps", steps)
+    rng, last, kills = random.Random(20), 0, 0
+    argv = b.argv(out, "--max_steps", steps, "--save_steps", 2, "--save_total_limit", 2)
+    while kills < 15:
+        started = os.path.exists(out + "/latest")
+        child = subprocess.Popen(argv + (["--resume_from_checkpoint"] if started else ["--overwrite_output_dir"]),
+                                 stderr=subprocess.PIPE, text=True)
+        time.sleep(rng.uniform(0.03, 0.25))
+        child.kill()
+        said = child.communicate()[1]
+        check(child.returncode == -signal.SIGKILL, f"ended with {child.returncode} before it was killed: {said}")
+        kills += 1
+        if os.path.exists(out + "/latest"):
+            b.verify(latest(out))
+            step = int(latest(out).rsplit("-", 1)[1])
+            check(step >= last, f"step {step} after {last}")
+            last = step
+    check(last > 0, "no run lived long enough to save")
+    said = b.run(argv + ["--resume_from_checkpoint"])
+    check(f"going on after step {last} " in said, said)
+    check(curve(whole) == curve(out), "the rows differ")
+    check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), "the weights differ")
+    check(not glob.glob(out + "/*.tmp*"), f"left over: {os.listdir(out)}")
+    check(len(glob.glob(out + "/checkpoint-*")) == 2, f"--save_total_limit 2: {os.listdir(out)}")
+
+
+def _signalled(b, out, numbers, *extra):
+    """Start a long run, wait for its fifth row, send the signals; exit code and what it said."""
+    child = subprocess.Popen(b.argv(out, "--max_steps", 100000, *extra), stderr=subprocess.PIPE, text=True)
+    until = time.time() + 60
+    while time.time() < until:
+        try:
+            with open(out + "/metrics.jsonl", encoding="utf-8") as f:
+                if f.read().count("\n") >= 5:
+                    break
+        except FileNotFoundError:
+            pass
+        time.sleep(0.01)
+    start = time.time()
+    for number in numbers:
+        child.send_signal(number)
+    said = child.communicate(timeout=30)[1]
+    return child.returncode, time.time() - start, said
+
+
+def case_signals(b):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        out, whole = b.path(f"run{int(number)}"), b.path(f"whole{int(number)}")
+        code, _, said = _signalled(b, out, [number], "--save_on_signal")
+        check(code == 128 + number, f"exit {code}: {said}")
+        step = len(curve(out))
+        check(latest(out) == f"{out}/checkpoint-{step}", f"{latest(out)} after {step} steps: {said}")
+        b.verify(latest(out))
+        b.train(out, "--max_steps", step + 3, "--resume_from_checkpoint")
+        b.train(whole, "--max_steps", step + 3)
+        check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), "the weights differ")
+        check(curve(whole) == curve(out), "the rows differ")
+    out = b.path("plain")
+    code, _, said = _signalled(b, out, [signal.SIGTERM], "--save_steps", 0)
+    check(code == 143 and "--save_on_signal saves" in said and not os.path.exists(out + "/latest"), said)
+    out = b.path("twice")
+    code, seconds, said = _signalled(b, out, [signal.SIGTERM, signal.SIGTERM], "--save_steps", 2)
+    check(code == 143 and seconds < 2, f"exit {code} after {seconds} s")
+    if os.path.exists(out + "/latest"):
+        b.verify(latest(out))
+
+
+def case_faults(b, library):
+    """The n-th write, flush or rename fails: it is reported, the run goes on, and every checkpoint that is there is whole."""
+    whole = b.path("whole")
+    b.train(whole, "--max_steps", 8)
+    plan = [(kind, number, n) for kind, number in (("pwrite", errno.ENOSPC), ("short", 0), ("fsync", errno.EIO), ("rename", errno.EIO),
+                                                   ("fallocate", errno.ENOSPC)) for n in (1, 2, 3, 5, 8, 9, 11)]
+    struck = 0
+    for kind, number, n in plan:
+        out, mark = b.path("out"), b.path("mark")
+        shutil.rmtree(out, ignore_errors=True)
+        if os.path.exists(mark):
+            os.remove(mark)
+        env = {"LD_PRELOAD": library, "ZINC_TEST_FAULT": f"{kind}:{number}:{n}", "ZINC_TEST_FAULT_MARK": mark}
+        argv = b.argv(out, "--max_steps", 8, "--save_steps", 2, "--async_save", "false" if n % 2 else "true")
+        said = b.run(argv, env=env)
+        hit = os.path.exists(mark)
+        struck += hit
+        if hit and kind != "short":  # a short write is gone on with
+            check(os.strerror(number) in said and "the run goes on without checkpoint-" in said, f"{kind} {n}: {said}")
+        check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), f"{kind} {n}: the weights differ")
+        check(latest(out) == out + "/checkpoint-8" or hit, f"{kind} {n}: {os.listdir(out)}")
+        check(not glob.glob(out + "/*.tmp*"), f"{kind} {n} left {os.listdir(out)}")
+        for folder in glob.glob(out + "/checkpoint-*"):
+            b.verify(folder)
+        if hit and kind == "fsync":  # the same, told to stop; what is there goes on
+            shutil.rmtree(out)
+            os.remove(mark)
+            b.run(argv + ["--save_failure", "stop"], code=4, env=env)
+            if os.path.exists(out + "/latest"):
+                b.run(argv + ["--resume_from_checkpoint"])
+                check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), f"{kind} {n}: the weights differ")
+    check(struck > 20, f"only {struck} faults struck")
+
+
+def main(zinc, data, case, *extra):
+    kind, *args = case.split(":")
+    with tempfile.TemporaryDirectory() as tmp:
+        globals()["case_" + kind](Bench(zinc, data, tmp), *args, *extra)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
