@@ -94,6 +94,14 @@ def a_scale_that_cannot_fall_ends_the_run_and_names_what_and_where(b):
         assert not [n for n in os.listdir(run.out) if n.startswith("checkpoint")], os.listdir(run.out)
 
 
+def offloaded_state_tells_an_overflow_as_well(b):
+    settings = config({"fp16": {"enabled": True, "initial_scale_power": 32, "hysteresis": 1},
+                       "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}})
+    run = b.train(settings, ranks=2, steps=2)
+    same("overflow", [True, True], run.column("overflow"))
+    assert "first overflow of the run: step 1: the gradient of transformer." in run.stderr, run.stderr
+
+
 def a_weight_too_large_for_fp16_is_named(b):
     """Trained in bf16, whose range is that of fp32: 1e5 is infinite in fp16."""
     name = "transformer.h.1.mlp.c_fc.weight"

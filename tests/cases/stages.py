@@ -26,6 +26,20 @@ def stages_agree_when_micro_batches_are_summed(b):
                 assert near(a["loss"], c["loss"], 1e-6 if precision == "fp32" else 1e-3), (precision, a, c)
 
 
+def offload_changes_no_bit_with_and_without_frozen_parameters(b):
+    """Optimizer state on the host or on disk, parameters on the host: the numbers stay."""
+    places = [{"offload_optimizer": {"device": "cpu"}}, {"offload_optimizer": {"device": "nvme", "nvme_path": b.tmp}},
+              {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}]
+    for precision, block in PRECISION.items():
+        for frozen in ([], ["--freeze", "transformer.w*", "*ln_1*"]):
+            base = config(block, {"gradient_accumulation_steps": 2, "gradient_clipping": 0.5})
+            for stage in (2, 3):
+                want = b.train(config(base, _stage(stage)), ranks=2, extra=frozen)
+                for place in places[:1] if stage == 2 else places:
+                    run = b.train(config(base, _stage(stage, **place)), ranks=2, extra=frozen)
+                    same(f"{precision}, stage {stage}, {place}, {frozen}", (want.curve, want.bits), (run.curve, run.bits))
+
+
 def speed_settings_change_no_bit(b):
     """overlap x contiguous x reduce_scatter, and buckets from one element to half a billion."""
     base = config({"gradient_accumulation_steps": 2})
