@@ -157,6 +157,7 @@ static zinc_status evaluate_batch(eval_run *run, const int64_t *rows, int64_t B,
         .targets = b->targets,
         .mask = b->mask,
         .segment = b->segment,
+        .position = b->position,
         .sample = b->sample,
     };
     ZN_TRY(zn_model_eval(run->model, &batch, zn_resident_hooks(run->resident), &run->loss_sum,

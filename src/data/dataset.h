@@ -65,13 +65,14 @@ typedef struct zn_batch {
     int32_t *targets;  /* [B,T]: the NEXT token's label, -1 where there is none */
     uint8_t *mask;     /* [B,T], or NULL if every position of every row is real */
     int32_t *segment;  /* [B,T] document of the row, from 0; NULL if every row is one */
+    int32_t *position; /* [B,T] place in the document; NULL with segment */
     int64_t *sample;   /* [B] index of the row in the global batch */
     int64_t n_targets; /* targets >= 0 */
     int64_t n_tokens;  /* real (unpadded) positions */
     int64_t capacity;  /* allocated elements of [B,T] */
     int64_t capacity_rows;
     uint8_t *mask_storage;
-    int32_t *segment_storage;
+    int32_t *segment_storage, *position_storage;
 } zn_batch;
 
 /** Fill a batch from B rows. The last token of a document inside a row has no target, as at the end

@@ -56,6 +56,8 @@ static zinc_status reserve(zn_batch *batch, int64_t B, int64_t T)
         ZN_TRY(zn_realloc_array(&batch->mask_storage, n, 1, "a micro-batch"));
         ZN_TRY(zn_realloc_array(&batch->segment_storage, n, sizeof *batch->segment_storage,
                                 "a micro-batch"));
+        ZN_TRY(zn_realloc_array(&batch->position_storage, n, sizeof *batch->position_storage,
+                                "a micro-batch"));
         batch->capacity = B * T;
     }
     return ZINC_OK;
@@ -67,13 +69,18 @@ static void fill_row(zn_batch *batch, int64_t b, const zn_row *row)
     const int64_t T = batch->T;
     int32_t *ids = batch->ids + b * T, *targets = batch->targets + b * T;
     uint8_t *mask = batch->mask_storage + b * T;
-    int32_t *segment = batch->segment_storage + b * T, document = 0;
+    int32_t *segment = batch->segment_storage + b * T, document = 0, place = 0;
+    int32_t *position = batch->position_storage + b * T;
     for (int64_t t = 0; t < row->n; t++) {
         const bool last = t + 1 == row->n || (row->first && row->first[t + 1]);
         const int32_t label = last          ? ZN_IGNORED_LABEL
                               : row->labels ? row->labels[t + 1]
                                             : row->ids[t + 1];
-        document += t > 0 && row->first && row->first[t];
+        if (t > 0 && row->first && row->first[t]) {
+            document++;
+            place = 0;
+        }
+        position[t] = place++;
         ids[t] = row->ids[t];
         targets[t] = label < 0 ? -1 : label;
         mask[t] = row->mask ? row->mask[t] : 1;
@@ -86,9 +93,12 @@ static void fill_row(zn_batch *batch, int64_t b, const zn_row *row)
         targets[t] = -1;
         mask[t] = 0;
         segment[t] = document;
+        position[t] = 0;
     }
-    if (document > 0)
+    if (document > 0) {
         batch->segment = batch->segment_storage;
+        batch->position = batch->position_storage;
+    }
 }
 
 zinc_status zn_batch_fill(zn_batch *batch, const zn_dataset *dataset, const int64_t *row_index,
@@ -111,7 +121,7 @@ zinc_status zn_batch_fill(zn_batch *batch, const zn_dataset *dataset, const int6
     batch->B = B;
     batch->T = T;
     batch->n_targets = batch->n_tokens = 0;
-    batch->segment = NULL;
+    batch->segment = batch->position = NULL;
     for (int64_t b = 0; b < B; b++) {
         row = (zn_row){0};
         if (row_index[b] >= 0)
@@ -130,5 +140,6 @@ void zn_batch_fini(zn_batch *batch)
     zn_free(batch->sample);
     zn_free(batch->mask_storage);
     zn_free(batch->segment_storage);
+    zn_free(batch->position_storage);
     memset(batch, 0, sizeof *batch);
 }

@@ -199,6 +199,7 @@ static zn_model_batch model_batch(const zn_batch *batch)
                             .targets = batch->targets,
                             .mask = batch->mask,
                             .segment = batch->segment,
+                            .position = batch->position,
                             .sample = batch->sample};
 }
 

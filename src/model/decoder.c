@@ -206,6 +206,13 @@ static zinc_status ready(const zn_run *run, int unit)
     return run->hooks->grads_ready(run->hooks->ctx, unit);
 }
 
+/* Learned positions of row b, [T]. */
+static const int32_t *positions_of(const zn_run *run, int64_t b)
+{
+    return run->batch->position ? run->batch->position + b * run->batch->T
+                                : run->m->positions + run->past;
+}
+
 static zinc_status embed(const zn_run *run, zn_pass pass)
 {
     const zn_model *m = run->m;
@@ -218,7 +225,7 @@ static zinc_status embed(const zn_run *run, zn_pass pass)
                          false));
     for (int64_t b = 0; m->spec.learned_positions && b < run->batch->B; b++)
         ZN_TRY(run->k->embed(run->s, x + b * T * C, hooks->data(hooks->ctx, m->ids[ZN_SLOT_WPE]),
-                             hooks->param_dtype, m->positions + run->past, T, C, 1, true));
+                             hooks->param_dtype, positions_of(run, b), T, C, 1, true));
     if (zn_dropout_p(run, m->spec.embed_dropout) > 0)
         ZN_TRY(zn_drop(run, x, x, m->spec.embed_dropout, 0, 0));
     return done(run, 0, pass);
@@ -239,7 +246,7 @@ static zinc_status embed_backward(const zn_run *run)
         ZN_TRY(run->k->embed_backward(run->s, dwte, dx, run->batch->ids, run->N, C, m->spec.V,
                                       m->spec.embed_scale));
     for (int64_t b = 0; dwpe && b < run->batch->B; b++)
-        ZN_TRY(run->k->embed_backward(run->s, dwpe, dx + b * T * C, m->positions, T, C,
+        ZN_TRY(run->k->embed_backward(run->s, dwpe, dx + b * T * C, positions_of(run, b), T, C,
                                       m->spec.max_positions, 1));
     ZN_TRY(done(run, 0, ZN_PASS_BACKWARD));
     return ready(run, 0);

@@ -119,6 +119,9 @@ typedef struct zn_model_batch {
     const int32_t *targets; /* [B,T] next token, -1: none; NULL in zn_model_logits */
     const uint8_t *mask;    /* [B,T] 1: real; NULL: all */
     const int32_t *segment; /* [B,T] document numbers; NULL: one each row */
+    /* [B,T] index for learned positions; NULL: 0..T-1 in every row. Rotary ones only see
+     * differences, and always count from the row's start. */
+    const int32_t *position;
     const int64_t *sample;  /* [B] index in the global batch, for dropout; may be NULL */
     uint64_t dropout_seed;  /* folded with the optimizer step */
 } zn_model_batch;

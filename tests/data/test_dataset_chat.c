@@ -166,6 +166,8 @@ static void check_batch(const fixture *f, const char *want)
     put_numbers(&got, " targets", batch.targets, batch.T);
     if (batch.segment)
         put_numbers(&got, " segments", batch.segment, batch.T);
+    if (batch.position)
+        put_numbers(&got, " places", batch.position, batch.T);
     assert_string_equal(got.data, want);
     zn_batch_fini(&batch);
     zn_buf_fini(&got);
@@ -189,10 +191,10 @@ static void with_boundaries_each_text_is_a_segment_and_ends_without_a_target(voi
     params.packing_boundaries = true;
     assert_ok(open_rows(f, TEXTS, params));
     check_batch(f, "ids 32 33 400 34 400 32 32 32 400 targets 33 400 -1 400 -1 32 32 400 -1 "
-                   "segments 0 0 0 1 1 2 2 2 2");
+                   "segments 0 0 0 1 1 2 2 2 2 places 0 1 2 0 1 0 1 2 3");
     params.block_size = 4; /* rows [A B . C] [. A A A]: a text may go on in the next row */
     assert_ok(open_rows(f, TEXTS, params));
-    check_batch(f, "ids 32 33 400 34 targets 33 400 -1 -1 segments 0 0 0 1");
+    check_batch(f, "ids 32 33 400 34 targets 33 400 -1 -1 segments 0 0 0 1 places 0 1 2 0");
     params.block_size = 3; /* a row that is one text needs no segments */
     assert_ok(open_rows(f, TEXTS, params));
     check_batch(f, "ids 32 33 400 targets 33 400 -1");
@@ -211,7 +213,7 @@ static void a_token_file_is_parted_after_its_eos(void **state)
     assert_ok(zn_token_file_build(f->tokenizer, from, 1, 400, path, &n));
     assert_ok(zn_dataset_open(&params, &f->dataset));
     check_batch(f, "ids 32 33 400 34 400 32 32 32 400 targets 33 400 -1 400 -1 32 32 400 -1 "
-                   "segments 0 0 0 1 1 2 2 2 2");
+                   "segments 0 0 0 1 1 2 2 2 2 places 0 1 2 0 1 0 1 2 3");
     unlink(path);
 }
 

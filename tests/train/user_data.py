@@ -82,7 +82,7 @@ def eval_once(runs):
 
 def packing(runs):
     texts = ["The first text.", "A second, longer text with more words in it.", "And the third"]
-    for name, tokenizer in (("llama", "llama2"), ("llama3", "llama3"), ("qwen2", "qwen2")):
+    for name, tokenizer in (("llama", "llama2"), ("llama3", "llama3"), ("qwen2", "qwen2"), ("gpt2", "gpt2")):
         model = runs.model(name, tokenizer)
         packed = runs.path("packed.jsonl", [{"text": t} for t in texts])
         parts = [runs.eval(model, runs.path(f"part{i}.jsonl", [{"text": t}])) for i, t in enumerate(texts)]
