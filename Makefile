@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin: every target is a cmake preset (CMakePresets.json) or a script in tools/. All that is built
 # is under build/; `rm -r build` is the way back.
-.PHONY: release help deps dev test asan tsan fuzz check fmt tidy demo install
+.PHONY: release help deps dev test asan tsan fuzz check fmt tidy demo variants dist package-test install
 MAKEFLAGS += --no-print-directory
 export PATH ?= /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
@@ -12,7 +12,7 @@ release: ## build/release/zinc (the default)
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' Makefile | expand -t 16
 
 deps: ## install the Debian packages that are missing
 	@tools/install_deps.sh
@@ -49,5 +49,15 @@ tidy: ## clang-tidy over src/ (slow; needs clang-tidy)
 demo: ## train a small model from scratch, in under five minutes
 	@tools/demo.sh
 
-install: release ## install the program; DESTDIR and PREFIX are honoured
+variants: ## builds with SIMD, OpenMP, oneDNN and MPI left out compile and train (minutes)
+	@tools/check_variants.sh
+
+dist: ## source and binary tarballs and a .deb, in build/dist
+	@tools/install_deps.sh
+	@tools/dist.sh
+
+package-test: ## install the .deb into a bare Debian and train there (minutes; root, debootstrap)
+	@tools/test_package.sh
+
+install: release ## install program, library, headers, manual; DESTDIR and PREFIX are honoured
 	@cmake --install build/release $(if $(PREFIX),--prefix $(PREFIX))

@@ -71,6 +71,7 @@ check "layers" python3 tools/check_layers.py
 check "source" python3 tools/check_source.py
 check "format" tools/check_format.sh
 check "headers" tools/check_headers.sh
+check "a build without SIMD, OpenMP, oneDNN and MPI" tools/check_variants.sh SIMD OPENMP DNNL MPI
 
 wrap=()
 tests dev

@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/sys.h"
+#include "kernels/kernels.h"
 #include "zinc/version.h"
 
 #define VALUE_BYTES 512
@@ -147,8 +148,11 @@ static zinc_status report_machine(const env_report *report)
     ZN_TRY(print_row(report, &vector));
 
     env_row isa = {.name = "isa", .unit = "", .needed_for = "fast kernels", .hint = ""};
-    set_value(&isa, "%s", zn_isa_name(zn_sys_isa()));
-    if (zn_sys_isa() == ZN_ISA_REF)
+    const bool has_kernels = zn_kernels_for(zn_sys_isa()) != NULL;
+    set_value(&isa, "%s", zn_isa_name(has_kernels ? zn_sys_isa() : ZN_ISA_REF));
+    if (!has_kernels)
+        isa.hint = "plain C kernels: slow; build with -DZINC_SIMD=ON";
+    else if (zn_sys_isa() == ZN_ISA_REF)
         isa.hint =
             "plain C kernels: slow; this needs a CPU with AVX2 (and ZINC_ISA not set to ref)";
     ZN_TRY(print_row(report, &isa));
