@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "engine/batch.h"
 
 /* Hooks around the ZeRO engine's: parameters from there, gradients into buffers of our own. */
 typedef struct probe {
@@ -154,15 +155,10 @@ static zinc_status find_in_micro_batch(probe *p, int64_t m, double *loss, zn_bad
                                   .data = probe_data,
                                   .grad = probe_grad,
                                   .grads_ready = probe_grads_ready};
-    const zn_model_batch mb = {.B = batch->B,
-                               .T = batch->T,
-                               .ids = batch->ids,
-                               .targets = batch->targets,
-                               .mask = batch->mask,
-                               .sample = batch->sample,
-                               .dropout_seed = d->dropout_seed};
+    zn_model_batch mb = zn_model_batch_of(batch);
     int64_t found[2];
     int rank = 0;
+    mb.dropout_seed = d->dropout_seed;
     *loss = 0;
     p->bad = -1;
     ZN_TRY(zn_model_train(d->model, &mb, &hooks, (float)(d->weights[m] * d->loss_scale), loss));
