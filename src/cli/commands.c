@@ -7,6 +7,7 @@
 extern const zn_command zn_command_train, zn_command_eval, zn_command_generate;
 extern const zn_command zn_command_launch, zn_command_agent;
 extern const zn_command zn_command_tokenize, zn_command_config, zn_command_lr;
+extern const zn_command zn_command_plan;
 extern const zn_command zn_command_export, zn_command_checkpoint, zn_command_report;
 extern const zn_command zn_command_env;
 
@@ -18,6 +19,7 @@ const zn_command *const zn_commands[] = {
     &zn_command_generate,
     &zn_command_tokenize,
     &zn_command_config,
+    &zn_command_plan,
     &zn_command_lr,
     &zn_command_export,
     &zn_command_checkpoint,

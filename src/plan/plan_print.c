@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan_print.c — a plan for people, and tables that the training report prints too. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+void zn_plan_format_bytes(char *out, size_t n, double bytes)
+{
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
+    int u = 0;
+    while (bytes >= 999.95 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    snprintf(out, n, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+}
+
+#define CELL 24
+
+static void cell(char *out, double bytes, bool blank)
+{
+    if (blank)
+        snprintf(out, CELL, "-");
+    else
+        zn_plan_format_bytes(out, CELL, bytes);
+}
+
+/* ---- stages ---- */
+
+static double state_bytes(const zn_zero_plan *z)
+{
+    return (double)(z->parameters[0] + z->gradients[0] + z->masters[0] + z->optimizer_state[0]);
+}
+
+zinc_status zn_plan_append_stages(const zn_zero_plan_params *params, const zn_param_list *list,
+                                  int current, zn_buf *out)
+{
+    const int dev = ZN_ZERO_ON_DEVICE;
+    ZN_TRY(zn_buf_printf(out, "  %-7s %12s %12s %12s %12s %12s\n", "stage", "parameters",
+                         "gradients", "masters", "optimizer", "sum"));
+    for (int stage = 0; stage <= 3; stage++) {
+        zn_zero_params zero = *params->zero;
+        zn_zero_plan_params p = *params;
+        zn_zero_plan z;
+        char cells[5][CELL];
+        zero.stage = stage;
+        if (stage < 3)
+            zero.param_tier = ZN_ZERO_ON_DEVICE;
+        if (stage == 0)
+            zero.optimizer_tier = ZN_ZERO_ON_DEVICE;
+        p.zero = &zero;
+        ZN_TRY(zn_zero_plan_make(&p, list, &z));
+        cell(cells[0], (double)z.parameters[dev], false);
+        cell(cells[1], (double)z.gradients[dev], false);
+        cell(cells[2], (double)z.masters[dev], false);
+        cell(cells[3], (double)z.optimizer_state[dev], false);
+        cell(cells[4], state_bytes(&z), false);
+        ZN_TRY(zn_buf_printf(out, "  %d%-6s %12s %12s %12s %12s %12s\n", stage,
+                             stage == current ? " <-" : "", cells[0], cells[1], cells[2], cells[3],
+                             cells[4]));
+    }
+    return ZINC_OK;
+}
+
+/* ---- one plan ---- */
+
+static const char *precision_of(const zn_plan_run *run)
+{
+    return run->config.bf16.enabled ? "bf16" : run->config.fp16.enabled ? "fp16" : "fp32";
+}
+
+static zinc_status append_head(const zn_plan_run *run, zn_buf *out)
+{
+    const zn_plan_hardware *hw = &run->hw;
+    return zn_buf_printf(
+        out,
+        "%s, %" PRId64 " parameters in %s; stage %d, offload: %s\n"
+        "%d node%s x %d device%s%s%s; micro-batch %" PRId64 " x %" PRId64
+        " tokens, accumulation %" PRId64 "%s\n",
+        run->spec->model_type, zn_param_list_elems(run->list, false), precision_of(run),
+        run->config.zero.stage,
+        zn_plan_offload_name(run->config.zero.offload_optimizer, run->config.zero.offload_param),
+        hw->nodes, hw->nodes > 1 ? "s" : "", hw->gpus, hw->gpus > 1 ? "s" : "",
+        hw->name[0] ? ", " : "", hw->name, run->config.train_micro_batch_size_per_gpu,
+        run->block_size, run->config.gradient_accumulation_steps,
+        run->checkpointing ? ", gradient checkpointing" : "");
+}
+
+static zinc_status append_line(const char *name, const double values[], const bool blank[],
+                               zn_buf *out)
+{
+    char cells[ZN_ZERO_N_TIERS][CELL];
+    for (int tier = 0; tier < ZN_ZERO_N_TIERS; tier++)
+        cell(cells[tier], values[tier], blank[tier]);
+    return zn_buf_printf(out, "  %-16s %12s %12s %12s\n", name, cells[0], cells[1], cells[2]);
+}
+
+static zinc_status append_bytes(const zn_plan *plan, zn_buf *out)
+{
+    bool blank[ZN_ZERO_N_TIERS] = {false};
+    double values[ZN_ZERO_N_TIERS];
+    ZN_TRY(zn_buf_printf(out, "  %-16s %12s %12s %12s\n", "bytes of a rank", "device", "host",
+                         "disk"));
+    for (int row = 0; row < ZN_PLAN_N_ROWS; row++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s", zn_plan_row_name((zn_plan_row)row));
+        for (char *at = strchr(name, '_'); at; at = strchr(name, '_'))
+            *at = ' ';
+        for (int tier = 0; tier < ZN_ZERO_N_TIERS; tier++) {
+            values[tier] = (double)plan->bytes[tier][row];
+            blank[tier] = tier != ZN_ZERO_ON_DEVICE && values[tier] == 0;
+        }
+        ZN_TRY(append_line(name, values, blank, out));
+    }
+    for (int tier = 0; tier < ZN_ZERO_N_TIERS; tier++) {
+        values[tier] = (double)plan->total[tier];
+        blank[tier] = false;
+    }
+    ZN_TRY(append_line("sum", values, blank, out));
+    for (int tier = 0; tier < ZN_ZERO_N_TIERS; tier++)
+        blank[tier] = plan->limit[tier] <= 0;
+    return append_line("there is", plan->limit, blank, out);
+}
+
+static zinc_status append_step(const zn_plan *plan, zn_buf *out)
+{
+    const zn_zero_plan *z = &plan->zero;
+    char sent[CELL], up[CELL], down[CELL], disk[CELL];
+    cell(sent, z->reduce_bytes + z->gather_bytes, false);
+    cell(up, (double)z->to_device_bytes, false);
+    cell(down, (double)z->to_host_bytes, false);
+    cell(disk, (double)(z->disk_read_bytes + z->disk_written_bytes), false);
+    ZN_TRY(zn_buf_printf(out,
+                         "a step sends %s a rank in %" PRId64
+                         " collectives; to the device %s, to the host %s, disk %s\n",
+                         sent, z->n_collectives, up, down, disk));
+    if (plan->step_s <= 0)
+        return zn_buf_puts(out, "no step time: give --preset, or --flops and the rates\n");
+    ZN_TRY(zn_buf_printf(out, "about %.4g ms a step, %.4g tokens/s in all; alone:",
+                         plan->step_s * 1e3, plan->tokens_per_s));
+    for (int i = 0; i < ZN_PLAN_N_CAUSES; i++)
+        ZN_TRY(zn_buf_printf(out, "%s %s %.4g ms", i ? "," : "",
+                             zn_plan_cause_name((zn_plan_cause)i), plan->seconds[i] * 1e3));
+    return zn_buf_printf(out, "; bound by %s\n", zn_plan_cause_name(plan->bound));
+}
+
+/* "the device has 24.0 GB and needs 31.2 GB, 7.2 GB too much; …" */
+static zinc_status append_over(const zn_plan *plan, zn_buf *out)
+{
+    bool first = true;
+    for (int tier = 0; tier < ZN_ZERO_N_TIERS; tier++) {
+        char limit[CELL], needs[CELL], over[CELL];
+        if (plan->over[tier] == 0)
+            continue;
+        cell(limit, plan->limit[tier], false);
+        cell(needs, (double)plan->total[tier], false);
+        cell(over, plan->over[tier], false);
+        ZN_TRY(zn_buf_printf(out, "%sthe %s has %s a rank, %s are needed, %s too much",
+                             first ? "" : "; ", zn_plan_tier_name(tier), limit, needs, over));
+        first = false;
+    }
+    return zn_buf_puts(out, "\n");
+}
+
+static zinc_status append_changes(const zn_plan_search *s, zn_buf *out)
+{
+    for (int i = 0; i < s->n_fixes; i++)
+        ZN_TRY(zn_buf_printf(out, "  %-50s %-12s %s\n", s->fixes[i].key, s->fixes[i].value,
+                             s->fixes[i].what));
+    return ZINC_OK;
+}
+
+/* "(a rank: device 12.0 GB, host 414.2 GB, disk 827.7 GB; about 5 s a step, bound by disk)" */
+static zinc_status append_needs(const zn_plan *plan, zn_buf *out)
+{
+    char cells[ZN_ZERO_N_TIERS][CELL];
+    for (int tier = 0; tier < ZN_ZERO_N_TIERS; tier++)
+        cell(cells[tier], (double)plan->total[tier], false);
+    ZN_TRY(
+        zn_buf_printf(out, " (a rank: device %s, host %s, disk %s", cells[0], cells[1], cells[2]));
+    if (plan->step_s > 0)
+        ZN_TRY(zn_buf_printf(out, "; about %.4g ms a step, bound by %s", plan->step_s * 1e3,
+                             zn_plan_cause_name(plan->bound)));
+    return zn_buf_puts(out, "):\n");
+}
+
+static zinc_status append_fixes(const zn_plan_search *s, zn_buf *out)
+{
+    if (s->needs_disk) {
+        ZN_TRY(zn_buf_puts(out, "CPU offload does not fit: "));
+        ZN_TRY(append_over(&s->cpu_only, out));
+    }
+    if (s->found) {
+        ZN_TRY(zn_buf_puts(out, "What fits"));
+        ZN_TRY(append_needs(&s->after, out));
+        return append_changes(s, out);
+    }
+    ZN_TRY(zn_buf_puts(out, "With everything that this program can move and shrink: "));
+    ZN_TRY(append_over(&s->after, out));
+    ZN_TRY(zn_buf_puts(out, "More memory there, more nodes or a shorter --block_size would help; "
+                            "the nearest configuration"));
+    ZN_TRY(append_needs(&s->after, out));
+    return append_changes(s, out);
+}
+
+zinc_status zn_plan_append_text(const zn_plan_search *search, zn_buf *out)
+{
+    ZN_TRY(append_head(search->given, out));
+    ZN_TRY(append_bytes(&search->before, out));
+    ZN_TRY(append_step(&search->before, out));
+    if (search->before.fits)
+        return zn_buf_puts(out, search->before.limit[0] > 0
+                                    ? "It fits.\n"
+                                    : "Whether it fits is not known: give --preset or "
+                                      "--gpu_memory.\n");
+    ZN_TRY(zn_buf_puts(out, "It does not fit: "));
+    ZN_TRY(append_over(&search->before, out));
+    return append_fixes(search, out);
+}
+
+/* ---- all ---- */
+
+static zinc_status append_variant(const zn_plan_variant *v, const zn_plan *plan, zn_buf *out)
+{
+    char cells[3][CELL], step[CELL] = "-";
+    for (int tier = 0; tier < 3; tier++)
+        cell(cells[tier], (double)plan->total[tier], plan->total[tier] == 0);
+    if (plan->step_s > 0)
+        snprintf(step, sizeof step, "%.4g ms", plan->step_s * 1e3);
+    return zn_buf_printf(out, "  %-6d %-32s %12s %12s %12s %12s  %-10s %s\n", v->stage,
+                         zn_plan_offload_name(v->optimizer, v->params), cells[0], cells[1],
+                         cells[2], step, plan->step_s > 0 ? zn_plan_cause_name(plan->bound) : "-",
+                         plan->fits ? "yes" : "no");
+}
+
+static zinc_status append_variant_json(const zn_plan_variant *v, const zn_plan *plan, bool first,
+                                       zn_buf *out)
+{
+    static const char *const devices[] = {"none", "cpu", "nvme"};
+    ZN_TRY(zn_buf_printf(
+        out,
+        "%s{\"stage\":%d,\"offload\":\"%s\",\"offload_optimizer\":\"%s\",\"offload_param\":\"%s\","
+        "\"device_total\":%" PRId64 ",\"host_total\":%" PRId64 ",\"disk_total\":%" PRId64
+        ",\"fits\":%s,",
+        first ? "" : ",", v->stage, zn_plan_offload_name(v->optimizer, v->params),
+        devices[v->optimizer], devices[v->params], plan->total[0], plan->total[1], plan->total[2],
+        plan->fits ? "true" : "false"));
+    if (plan->step_s <= 0)
+        return zn_buf_puts(out, "\"step_ms\":null,\"tokens_per_s\":null,\"bound_by\":null}");
+    return zn_buf_printf(out, "\"step_ms\":%.6g,\"tokens_per_s\":%.6g,\"bound_by\":\"%s\"}",
+                         plan->step_s * 1e3, plan->tokens_per_s, zn_plan_cause_name(plan->bound));
+}
+
+zinc_status zn_plan_append_all(const zn_plan_run *run, bool json, zn_buf *out)
+{
+    if (json)
+        ZN_TRY(zn_buf_printf(out, "{\"ranks\":%d,\"rows\":[", run->hw.gpus * run->hw.nodes));
+    else
+        ZN_TRY(zn_buf_printf(out,
+                             "%s, %" PRId64 " parameters in %s, %d ranks, micro-batch %" PRId64
+                             " x %" PRId64 " tokens; a rank:\n"
+                             "  %-6s %-32s %12s %12s %12s %12s  %-10s %s\n",
+                             run->spec->model_type, zn_param_list_elems(run->list, false),
+                             precision_of(run), run->hw.gpus * run->hw.nodes,
+                             run->config.train_micro_batch_size_per_gpu, run->block_size, "stage",
+                             "offload", "device", "host", "disk", "a step", "bound by", "fits"));
+    for (int i = 0; i < zn_plan_n_variants; i++) {
+        zn_plan plan;
+        zn_plan_run variant = *run;
+        zn_plan_apply_variant(&zn_plan_variants[i], &variant);
+        ZN_TRY(zn_plan_make(&variant, &plan));
+        if (json)
+            ZN_TRY(append_variant_json(&zn_plan_variants[i], &plan, i == 0, out));
+        else
+            ZN_TRY(append_variant(&zn_plan_variants[i], &plan, out));
+    }
+    return zn_buf_puts(out, json ? "]}\n" : "");
+}
