@@ -30,7 +30,7 @@ asan: ## the tests under address and undefined-behaviour sanitizers
 
 tsan: ## the tests of threads under the thread sanitizer
 	@tools/build.sh tsan -j $(JOBS)
-	@ctest --preset tsan -j $(JOBS) -R '^(device|comm|zero|engine|train)\.'
+	@ctest --preset tsan -j $(JOBS) -R '^(device|comm|zero|engine|train|api)\.'
 
 fuzz: ## each fuzz target for SECONDS_EACH (60) seconds; needs clang
 	@tools/fuzz.sh

@@ -13,7 +13,8 @@
  *   after the last micro-batch of a step: step
  *
  * The same calls work for every stage (0 to 3), type (fp32, bf16, fp16) and kind of comm. Losses,
- * gradients' norms and weights are equal bit for bit across stages, buckets and kinds of comm.
+ * gradients' norms and weights are equal bit for bit across stages, buckets and kinds of comm; with
+ * several micro-batches a step, stages 0 and 1 are equal, and stages 2 and 3.
  *
  * Gradients are sums: over the micro-batches of a step and over all ranks. Divide the loss by the
  * number of terms, or set grad_divisor. Under fp16 multiply it by zinc_engine_loss_scale.
@@ -80,7 +81,7 @@ typedef struct zinc_engine_params {
 
 /** Make an engine without parameters. Stage, types, buckets, offload, optimizer, schedule, loss
  *  scale, clipping and accumulation come from the configuration. Not collective. *out is owned,
- * release it with zinc_engine_destroy. Errors: E_INVALID, E_CONFIG, E_UNSUPPORTED (names the key).
+ *  release it with zinc_engine_destroy. Errors: E_INVALID, E_CONFIG, E_UNSUPPORTED (names the key).
  */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_create(const zinc_engine_params *params,
                                                         zinc_engine **out);
@@ -120,7 +121,8 @@ ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_add_param(zinc_engine *engine,
                                                            const zinc_param *param, int *out);
 
 /** Lay out everything and allocate. Collective. Parameters have no value yet. Errors: E_NOMEM,
- * whose message has the account; E_INVALID if there is nothing. */
+ *  whose message has the account; E_INVALID if there is nothing, or if ranks registered different
+ *  things. */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_build(zinc_engine *engine);
 
 /** Numbers of parameters and units, and a parameter by name: -1 if there is none. Not collective.
@@ -158,12 +160,12 @@ typedef zinc_status (*zinc_restore_fn)(void *ctx, int what, int param, int64_t o
  * ZINC_PROGRESS_INIT. */
 typedef struct zinc_progress {
     size_t struct_size;
-    int64_t n_applied,
-        n_skipped;         /* steps so far: the schedule and bias correction go by n_applied */
-    double loss_scale;     /* of the next step; 0 in restore: start as the configuration says */
-    int hysteresis_left;   /* dynamic loss scale: overflows it still bears */
-    int64_t scale_steps;   /* steps the loss scale has seen */
-    int64_t last_overflow; /* the last of these that overflowed; -1: none has */
+    int64_t n_applied;       /* steps so far; the schedule and bias correction go by it */
+    int64_t n_skipped;       /* steps so far that changed nothing */
+    double loss_scale;       /* of the next step; 0 in restore: start as the configuration says */
+    int64_t hysteresis_left; /* dynamic loss scale: overflows it still bears */
+    int64_t scale_steps;     /* steps the loss scale has seen */
+    int64_t last_overflow;   /* the last of these that overflowed; -1: none has */
 } zinc_progress;
 
 #define ZINC_PROGRESS_INIT                                                                         \

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/hyper.h"
@@ -218,11 +219,51 @@ static zinc_status alloc_for_build(zinc_engine *engine)
                           "a block of values");
 }
 
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    return zn_hash_bytes(hash, text, strlen(text) + 1);
+}
+
+static uint64_t hash_registered(const zinc_engine *engine)
+{
+    const zn_param_list *const list = &engine->list;
+    uint64_t hash = zn_hash_fold((uint64_t)list->n_units, (uint64_t)list->n_specs);
+    for (int u = 0; u < list->n_units; u++)
+        hash = hash_text(hash, list->unit_names[u]);
+    for (int i = 0; i < list->n_specs; i++) {
+        const zn_param_spec *const spec = &list->specs[i];
+        const int64_t numbers[] = {spec->unit, spec->trainable, engine->group_of_param[i],
+                                   spec->n_dims};
+        hash = hash_text(hash, spec->name);
+        hash = zn_hash_bytes(hash, numbers, sizeof numbers);
+        hash = zn_hash_bytes(hash, spec->shape, (size_t)spec->n_dims * sizeof spec->shape[0]);
+    }
+    return hash;
+}
+
+/* A difference that changes no size would go unseen by the comm. */
+static zinc_status compare_registered(const zinc_engine *engine)
+{
+    zn_comm *const comm = engine->rank->comm;
+    const uint64_t mine = hash_registered(engine);
+    uint64_t first = mine;
+    zn_event event = {0};
+    ZN_TRY(zn_comm_broadcast(comm, &first, sizeof first, 0, "registered parameters", &event));
+    ZN_TRY(zn_event_wait(event, -1));
+    if (mine != first)
+        ZN_FAIL(ZINC_E_INVALID,
+                "rank %d registered other units or parameters than rank 0: names, order, shapes, "
+                "trainable and group must be the same on every rank",
+                zn_comm_rank(comm));
+    return ZINC_OK;
+}
+
 zinc_status zinc_engine_build(zinc_engine *engine)
 {
     ZN_API_NEED(engine);
     ZN_TRY(check_not_built(engine));
     ZN_TRY(zn_comm_agree(engine->rank->comm, alloc_for_build(engine)));
+    ZN_TRY(zn_comm_agree(engine->rank->comm, compare_registered(engine)));
     return zn_zero_create(&engine->zero_params, &engine->list, engine->group_of_param,
                           &engine->zero);
 }

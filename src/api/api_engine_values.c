@@ -51,10 +51,14 @@ zinc_status zinc_engine_get_progress(const zinc_engine *engine, zinc_progress *o
 
 static zinc_status check_progress(const zinc_engine *engine, const zinc_progress *p)
 {
-    if (p->n_applied < 0 || p->n_skipped < 0 || p->scale_steps < 0 || p->last_overflow < -1)
+    if (p->n_applied < 0 || p->n_skipped < 0 || p->scale_steps < 0 || p->last_overflow < -1 ||
+        p->hysteresis_left < 0 || p->hysteresis_left > INT32_MAX)
         ZN_FAIL(ZINC_E_INVALID,
-                "%lld applied and %lld skipped steps, %lld of the loss scale: none may be negative",
-                (long long)p->n_applied, (long long)p->n_skipped, (long long)p->scale_steps);
+                "%lld applied and %lld skipped steps, %lld of the loss scale, which bears %lld "
+                "more overflows: none "
+                "may be negative",
+                (long long)p->n_applied, (long long)p->n_skipped, (long long)p->scale_steps,
+                (long long)p->hysteresis_left);
     if (p->loss_scale != 0 && (!isfinite(p->loss_scale) || p->loss_scale < 0))
         ZN_FAIL(ZINC_E_INVALID, "a loss scale of %g", p->loss_scale);
     if (p->loss_scale != 0 && engine->zero_params.param_dtype != ZN_DTYPE_F16 && p->loss_scale != 1)
@@ -77,7 +81,7 @@ zinc_status zinc_engine_restore(zinc_engine *engine, zinc_restore_fn restore, vo
     engine->n_skipped = p.n_skipped;
     if (p.loss_scale != 0 && engine->scaler.dynamic) {
         engine->scaler.scale = p.loss_scale;
-        engine->scaler.hysteresis_left = p.hysteresis_left;
+        engine->scaler.hysteresis_left = (int)p.hysteresis_left;
         engine->scaler.iteration = p.scale_steps;
         engine->scaler.last_overflow = p.last_overflow;
     }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "base/dtype.h"
+#include "base/mem.h"
 #include "zinc/engine.h"
 
 #define MAX_RANKS 4
@@ -40,8 +41,13 @@ struct rank_job {
 static inline zinc_status host_all_gather(void *ctx, const void *send, void *recv, size_t n,
                                           int64_t *token)
 {
+    void *copy = NULL; /* `send` may lie in recv, where exchange writes */
+    ZN_TRY(zn_alloc(&copy, n, "bytes to send"));
+    memcpy(copy, send, n);
+    const zinc_status status = zinc_comm_exchange(ctx, copy, n, recv, "host");
+    zn_free(copy);
     *token = 0;
-    return zinc_comm_exchange(ctx, send, n, recv, "host");
+    return status;
 }
 
 static inline zinc_status host_wait(void *ctx, int64_t token, int64_t timeout_ms)

@@ -218,6 +218,39 @@ static void an_overflow_skips_the_step_and_lowers_the_scale(void **state)
         assert_true(jobs[0].masters[i] == zn_f16_to_f32(zn_f32_to_f16(start[i])));
 }
 
+/* ---- ranks that differ ---- */
+
+static zinc_status register_by_rank(rank_job *job, zinc_comm *comm)
+{
+    zinc_config *config = NULL;
+    zinc_engine *engine = NULL;
+    zinc_engine_params params = ZINC_ENGINE_PARAMS_INIT;
+    zinc_param param = ZINC_PARAM_INIT;
+    ZN_TRY(resolved("\"fp16\": {}", job->n_ranks, &config));
+    params.comm = comm;
+    params.config = config;
+    zinc_status status = zinc_engine_create(&params, &engine);
+    if (status == ZINC_OK)
+        status = zinc_engine_add_unit(engine, "u", NULL);
+    param.name = job->rank == 1 ? "right" : "left";
+    if (status == ZINC_OK)
+        status = zinc_engine_add_param(engine, &param, NULL);
+    if (status == ZINC_OK)
+        status = zinc_engine_build(engine);
+    zinc_engine_destroy(engine);
+    zinc_config_destroy(config);
+    if (status != ZINC_E_INVALID || !strstr(zinc_last_error(), "rank 1 registered other"))
+        ZN_FAIL(ZINC_E_INTERNAL, "build gave %s", zinc_status_name(status));
+    return zinc_comm_barrier(comm, "still usable");
+}
+
+static void ranks_that_register_different_things_are_told(void **state)
+{
+    rank_job jobs[MAX_RANKS];
+    (void)state;
+    run_ranks(&(rank_job){.fn = register_by_rank, .n_ranks = 3}, jobs);
+}
+
 /* ---- out and in ---- */
 
 typedef struct snapshot {
@@ -343,6 +376,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(groups_have_their_own_rate_and_decay),
     cmocka_unit_test(without_an_optimizer_the_norm_is_told_and_nothing_changes),
     cmocka_unit_test(an_overflow_skips_the_step_and_lowers_the_scale),
+    cmocka_unit_test(ranks_that_register_different_things_are_told),
     cmocka_unit_test(what_is_visited_restores_on_other_ranks_and_stages),
 };
 

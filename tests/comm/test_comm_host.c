@@ -70,10 +70,10 @@ static zinc_status move_one(mover *m, const pending_call *call)
     const char *peers[MAX_RANKS];
     ZN_TRY(zn_comm_exchange(m->inner, &call->send, sizeof call->send, (void *)peers, "pointers"));
     for (int r = 0; r < zn_comm_n_ranks(m->inner); r++) {
-        if (call->root < 0)
-            memmove(call->recv + (size_t)r * call->n_bytes, peers[r] + call->from, call->n_bytes);
-        else if (r == call->root && r != zn_comm_rank(m->inner))
-            memcpy(call->recv, peers[r], call->n_bytes);
+        char *const to = call->root < 0 ? call->recv + (size_t)r * call->n_bytes : call->recv;
+        const char *const from = peers[r] + call->from;
+        if (to != from && (call->root < 0 || r == call->root))
+            memcpy(to, from, call->n_bytes);
     }
     return zn_comm_barrier(m->inner, "moved");
 }
