@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
-#include "engine/batch.h"
+#include "engine/model_batch.h"
 
 /* Hooks around the ZeRO engine's: parameters from there, gradients into buffers of our own. */
 typedef struct probe {

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/model_batch.h"
 #include "engine/freeze.h"
 #include "engine/hyper.h"
 #include "engine/weights.h"
@@ -191,18 +192,6 @@ static uint64_t dropout_seed(const zn_engine *engine, int64_t step)
     return zn_hash_fold(engine->p.seed, (uint64_t)step);
 }
 
-static zn_model_batch model_batch(const zn_batch *batch)
-{
-    return (zn_model_batch){.B = batch->B,
-                            .T = batch->T,
-                            .ids = batch->ids,
-                            .targets = batch->targets,
-                            .mask = batch->mask,
-                            .segment = batch->segment,
-                            .position = batch->position,
-                            .sample = batch->sample};
-}
-
 /* The loss scalar is read once its kernels have run. */
 static zinc_status add_loss(zn_engine *engine, double *loss_sum)
 {
@@ -214,7 +203,7 @@ static zinc_status add_loss(zn_engine *engine, double *loss_sum)
 zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, double grad_weight,
                                   bool boundary, double *loss_sum)
 {
-    zn_model_batch mb = model_batch(batch);
+    zn_model_batch mb = zn_model_batch_of(batch);
     mb.dropout_seed = dropout_seed(engine, engine->n_applied + engine->n_skipped);
     *engine->loss_sum = 0;
     ZN_TRY(zn_zero_begin(engine->zero, boundary));
@@ -226,7 +215,7 @@ zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, doub
 
 zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *batch, double *loss_sum)
 {
-    const zn_model_batch mb = model_batch(batch);
+    const zn_model_batch mb = zn_model_batch_of(batch);
     *engine->loss_sum = 0;
     ZN_TRY(zn_model_eval(engine->model, &mb, zn_zero_hooks(engine->zero), engine->loss_sum, NULL));
     return add_loss(engine, loss_sum);
