@@ -242,6 +242,8 @@ static void clean_aside(const char *output, const char *name, const char *path)
     if (target && !zn_fs_exists(target)) {
         if (rename(path, target) == 0)
             zn_info("ckpt", "%s is back: its replacement was cut off", target);
+    } else if (zn_fs_is_empty_dir(path)) {
+        (void)rmdir(path); /* in nobody's way if it stays */
     } else if (zn_ckpt_is(path) && delete_listed(path) != ZINC_OK) {
         zn_warn("ckpt", "%s", zinc_last_error());
     }

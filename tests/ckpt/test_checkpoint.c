@@ -338,8 +338,10 @@ static void what_a_killed_run_left_is_cleaned_and_foreign_folders_stay(void **st
     make_checkpoint(state, 9, 7);
     assert_int_equal(rename(at(state, "out/checkpoint-9"), at(state, "out/checkpoint-9.del")), 0);
     unlink(at(state, "out/checkpoint-9.del/shard-00000-of-00002.json")); /* cut off there */
+    assert_ok(zn_fs_mkdirs(at(state, "out/checkpoint-4.del")));          /* and there */
     zn_ckpt_clean(at(state, "out"));
     assert_false(zn_fs_exists(at(state, "out/checkpoint-9.del")));
+    assert_false(zn_fs_exists(at(state, "out/checkpoint-4.del")));
     assert_ok(load_all(at(state, "out/checkpoint-5"))); /* its replacement never came */
     assert_false(zn_fs_exists(at(state, "out/checkpoint-7.tmp")));
     assert_false(zn_fs_exists(at(state, "out/latest.tmp.123")));

@@ -211,7 +211,8 @@ def case_kill(b):
     check(f"going on after step {last} " in said, said)
     check(curve(whole) == curve(out), "the rows differ")
     check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), "the weights differ")
-    check(not glob.glob(out + "/*.tmp*"), f"left over: {os.listdir(out)}")
+    left = [name for suffix in ("tmp*", "old", "del") for name in glob.glob(f"{out}/*.{suffix}")]
+    check(not left, f"left over: {left}")
     check(len(glob.glob(out + "/checkpoint-*")) == 2, f"--save_total_limit 2: {os.listdir(out)}")
 
 
