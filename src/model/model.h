@@ -122,8 +122,8 @@ typedef struct zn_model_batch {
     /* [B,T] index for learned positions; NULL: 0..T-1 in every row. Rotary ones only see
      * differences, and always count from the row's start. */
     const int32_t *position;
-    const int64_t *sample;  /* [B] index in the global batch, for dropout; may be NULL */
-    uint64_t dropout_seed;  /* folded with the optimizer step */
+    const int64_t *sample; /* [B] index in the global batch, for dropout; may be NULL */
+    uint64_t dropout_seed; /* folded with the optimizer step */
 } zn_model_batch;
 
 /** Forward and backward. Adds the sum of the token losses to *loss_sum (device scalar, fp64) and
