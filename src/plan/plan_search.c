@@ -55,7 +55,7 @@ static zn_plan_run with(const zn_plan_run *run, const choice *c)
         run->config.train_micro_batch_size_per_gpu * run->config.gradient_accumulation_steps;
     zn_plan_apply_variant(&variant, &out);
     out.config.train_micro_batch_size_per_gpu = c->micro_batch;
-    out.config.gradient_accumulation_steps = (rows + c->micro_batch - 1) / c->micro_batch;
+    out.config.gradient_accumulation_steps = rows / c->micro_batch;
     out.checkpointing = c->checkpointing;
     if (c->small_buckets) {
         lower(&out.config.zero.reduce_bucket_size, SMALL_BUCKET);
@@ -127,11 +127,35 @@ static zinc_status take_back(const zn_plan_run *run, choice *c)
     trial = *c;
     trial.checkpointing = given.checkpointing;
     ZN_TRY(try_choice(run, &trial, c));
-    for (int64_t micro = given.micro_batch; micro > c->micro_batch; micro /= 2) {
+    for (int64_t micro = given.micro_batch; micro > c->micro_batch; micro--) {
+        if (given.micro_batch % micro != 0) /* the global batch must stay */
+            continue;
         trial = *c;
         trial.micro_batch = micro;
         ZN_TRY(try_choice(run, &trial, c));
     }
+    return ZINC_OK;
+}
+
+/* On few ranks the units that stage 3 gathers can outweigh what it shards: a lower stage may fit
+ * where it does not. */
+static zinc_status try_stages(const zn_plan_run *run, choice *c, zn_plan *plan)
+{
+    choice best = *c;
+    ZN_TRY(make(run, c, plan));
+    for (int stage = c->stage - 1; stage >= run->config.zero.stage && !plan->fits; stage--) {
+        zn_plan other;
+        choice trial = *c;
+        trial.stage = stage;
+        if (!is_valid(&trial))
+            continue;
+        ZN_TRY(make(run, &trial, &other));
+        if (other.fits) {
+            best = trial;
+            *plan = other;
+        }
+    }
+    *c = best;
     return ZINC_OK;
 }
 
@@ -195,7 +219,7 @@ zinc_status zn_plan_find(const zn_plan_run *run, zn_plan_search *out)
     while (!s.after.fits && at < OPTIMIZER_DISK) {
         at++;
         raise_to(&c, (level)at);
-        ZN_TRY(make(run, &c, &s.after));
+        ZN_TRY(try_stages(run, &c, &s.after));
         if (at == PARAM_CPU) {
             s.cpu_only = s.after;
             s.needs_disk = !s.after.fits;

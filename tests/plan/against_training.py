@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A plan beside the run it plans: against_training.py ZINC DATA_DIR CASE.
+
+States: `zinc plan` and the account of `zinc train` agree within 2% in every category of the start-up table and in the peak of
+the metrics, at every stage on one and two ranks. Offload: the same with the optimizer on the host. Program: documents, exit codes
+and files as a shell sees them, and the answer for 1,024 ranks comes in less than a second.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+TOLERANCE = 0.02
+
+
+def run(argv, code=0):
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode != code:
+        sys.exit(f"{' '.join(argv)}\nexit {done.returncode}, want {code}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def close(what, planned, held, tolerance=TOLERANCE):
+    if abs(planned - held) > tolerance * max(planned, held):
+        sys.exit(f"{what}: planned {planned}, held {held}")
+
+
+def held_at_start(stderr):
+    rows = re.findall(r"^  (parameters|gradients|masters|optimizer state|buffers) +([\d.]+) (B|KB|MB|GB) ", stderr, re.M)
+    if len(rows) != 5:
+        sys.exit(f"no start-up table in\n{stderr}")
+    return {name: float(n) * UNITS[unit] for name, n, unit in rows}
+
+
+class Runs:
+    def __init__(self, zinc, data, tmp):
+        self.zinc, self.data, self.tmp, self.n = zinc, data, tmp, 0
+        self.rows = os.path.join(tmp, "rows.jsonl")
+        self.model = os.path.join(tmp, "model")
+        os.mkdir(self.model)
+        with open(self.rows, "w", encoding="utf-8") as f:
+            for i in range(24):  # all as long as the block: the plan is of full batches
+                f.write(json.dumps({"input_ids": [(7 * i * i + 13 * j) % 300 for j in range(64)]}) + "\n")
+
+    def use_model(self, name, **changes):
+        config = json.load(open(os.path.join(self.data, "model", name, "config.json"), encoding="utf-8"))
+        config.update(changes)
+        with open(os.path.join(self.model, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+
+    def both(self, config, ranks, train_args=(), plan_args=()):
+        """The plan, the start-up table and the peak of the last step."""
+        self.n += 1
+        out, path = os.path.join(self.tmp, f"out{self.n}"), os.path.join(self.tmp, "ds.json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        done = run([self.zinc, "train", "--model", os.path.join(self.model, "config.json"), "--from_scratch", "--train_file", self.rows,
+                    "--deepspeed", path, "--max_steps", "3", "--output_dir", out, "--ranks", str(ranks), "--block_size", "64",
+                    "--threads", "1", "--logging_steps", "1", *train_args])
+        rows = [json.loads(line) for line in open(os.path.join(out, "metrics.jsonl"), encoding="utf-8")]
+        plan = json.loads(run([self.zinc, "plan", "--model", self.model, "--deepspeed", path, "--gpus", str(ranks), "--block_size", "64",
+                               "--threads", "1", "--json", *plan_args]).stdout)
+        return plan, held_at_start(done.stderr), rows[-1]
+
+
+def compare(name, plan, held, row):
+    device = plan["device"]
+    for category in ("parameters", "gradients", "masters", "optimizer state"):
+        close(f"{name}: {category}", device[category.replace(" ", "_")], held[category])
+    close(f"{name}: peak", device["total"], row["mem_device_peak"])
+
+
+def states(runs):
+    runs.use_model("llama", hidden_size=96, intermediate_size=250, num_hidden_layers=3)
+    for stage in range(4):
+        for ranks in (1, 2):
+            for block in ({}, {"bf16": {"enabled": True}}):
+                config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, **block}
+                compare(f"stage {stage}, {ranks} ranks, {block}", *runs.both(config, ranks, ("--share_parameters", "false")))
+
+
+def knobs(runs):
+    runs.use_model("gpt2")
+    for zero in ({"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 20000},
+                 {"stage": 2, "reduce_bucket_size": 5000, "overlap_comm": True}, {"stage": 1}):
+        config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "bf16": {"enabled": True},
+                  "zero_optimization": zero}
+        compare(str(zero), *runs.both(config, 2, ("--share_parameters", "false", "--gradient_checkpointing"),
+                                      ("--gradient_checkpointing",)))
+    config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}
+    compare("shared", *runs.both(config, 2, (), ("--share_parameters",)))
+
+
+def offload(runs):
+    runs.use_model("llama", hidden_size=96, intermediate_size=250, num_hidden_layers=3)
+    for zero in ({"stage": 2, "offload_optimizer": {"device": "cpu"}},
+                 {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}):
+        config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_optimization": zero}
+        plan, _, row = runs.both(config, 2, ("--share_parameters", "false"))
+        close(f"{zero}: peak", plan["device"]["total"], row["mem_device_peak"])
+        if not 0 < plan["host"]["total"] < row["mem_host_peak"]:  # the metrics count the whole process
+            sys.exit(f"{zero}: host: planned {plan['host']['total']}, held {row['mem_host_peak']}")
+
+
+def program(runs):
+    zinc = runs.zinc
+    start = time.monotonic()
+    plan = json.loads(run([zinc, "plan", "--model", "llama-70b", "--preset", "h100", "--gpus", "8", "--nodes", "128", "--stage", "3",
+                           "--json"]).stdout)
+    if time.monotonic() - start > 1:
+        sys.exit("1,024 ranks took more than a second")
+    close("70B over 1,024 ranks", plan["device"]["optimizer_state"], 8 * 68976648192 / 1024, 0.01)
+    out = os.path.join(runs.tmp, "suggested.json")
+    plan = json.loads(run([zinc, "plan", "--model", "llama-7b", "--preset", "rtx3090", "--gpus", "4", "--suggest", out, "--json"]).stdout)
+    if plan["fits"] or not plan["fix"] or not plan["fixed"]["fits"]:
+        sys.exit(f"7B on four cards of 24 GB: {plan}")
+    check = json.loads(run([zinc, "config", "check", out, "--world_size", "4", "--json"]).stdout)
+    fixed = json.loads(run([zinc, "plan", "--model", "llama-7b", "--preset", "rtx3090", "--gpus", "4", "--deepspeed", out,
+                            "--json"] + (["--gradient_checkpointing"] if plan["fixed"]["settings"]["gradient_checkpointing"] else [])).stdout)
+    if not check["ok"] or not fixed["fits"] or fixed["device"] != plan["fixed"]["device"]:
+        sys.exit(f"the suggested file is not what was planned: {fixed['device']} {plan['fixed']['device']}")
+    rows = json.loads(run([zinc, "plan", "--params", "7B", "--gpus", "4", "--accounting", "classic", "--all", "--json"]).stdout)["rows"]
+    if [r["device_total"] for r in rows if r["offload"] == "none"] != [84e9, 42e9, 31.5e9, 21e9]:
+        sys.exit(f"the tutorials' 84, 42, 31.5 and 21 GB: {rows}")
+    got = json.loads(run([zinc, "plan", "--accounting", "deepspeed", "--params", "2851e6", "--largest_layer", "32e6", "--gpus_per_node",
+                          "8", "--nodes", "1", "--stage", "3", "--offload_optimizer", "cpu", "--offload_param", "cpu", "--json"]).stdout)
+    if got != {"gpu_bytes": 128000000, "cpu_bytes": 76977000000}:
+        sys.exit(f"DeepSpeed's estimate: {got}")
+    for argv, code, part in ((["--model", "lama-7b"], 1, "did you mean llama-7b"), ([], 2, "--model"),
+                             (["--params", "7X"], 2, "7X"), (["--params", "7B", "--preset", "a10"], 1, "rtx3090"),
+                             (["--params", "7B", "--stage", "2", "--offload_param", "cpu"], 2, "needs stage 3"),
+                             (["--params", "7B", "--gpus", "60000", "--nodes", "60000"], 2, "ranks")):
+        done = run([zinc, "plan", *argv], code)
+        if part not in done.stderr or done.stdout:
+            sys.exit(f"{argv}: {done.stderr!r} does not say {part!r}")
+
+
+def main():
+    zinc, data, case = sys.argv[1:4]
+    with tempfile.TemporaryDirectory() as tmp:
+        {"states": states, "knobs": knobs, "offload": offload, "program": program}[case](Runs(zinc, data, tmp))
+
+
+main()
