@@ -7,30 +7,6 @@
 #include "ckpt/ds_internal.h"
 #include "ckpt/safetensors_internal.h"
 
-/* Consecutive elements of a weight: n from element `offset` of a stored tensor. */
-typedef struct piece {
-    const zn_pickle_value *tensor;
-    const char *path;
-    int64_t offset, n;
-} piece;
-
-typedef struct ds_weight {
-    char *name;
-    int n_dims;
-    int64_t shape[ZN_MAX_DIMS];
-    int64_t n_elems;
-    piece *pieces; /* [n_pieces] in element order */
-    int n_pieces;
-    bool is_alias;
-} ds_weight;
-
-struct zn_ds_checkpoint {
-    zn_ds_files files;
-    int stage;
-    ds_weight *weights; /* [n_weights] */
-    int n_weights;
-};
-
 /* Reads a row of tensors as if they lay back to back. */
 typedef struct cursor {
     const zn_pickle_value **tensors; /* [n] */
@@ -45,12 +21,6 @@ static const zn_pickle_value *model_get(const zn_ds_checkpoint *ckpt, int file, 
     return zn_pickle_get(zn_torch_root(ckpt->files.models[file]), key);
 }
 
-static const zn_pickle_value *optim_get(const zn_ds_checkpoint *ckpt, int rank, const char *key)
-{
-    const zn_pickle_value *root = zn_torch_root(ckpt->files.optims[rank]);
-    return zn_pickle_get(zn_pickle_get(root, "optimizer_state_dict"), key);
-}
-
 /* Number in an int, an enum member (a call with one argument) or the first of a list; -1: none. */
 static int64_t int_of(const zn_pickle_value *value)
 {
@@ -63,7 +33,7 @@ static int64_t int_of(const zn_pickle_value *value)
 }
 
 static zinc_status add_weight(zn_ds_checkpoint *ckpt, const zn_pickle_value *key,
-                              const int64_t *shape, int n_dims, ds_weight **out)
+                              const int64_t *shape, int n_dims, zn_ds_weight **out)
 {
     static const char wrapper[] = "module."; /* what a wrapping module adds */
     const char *text = key->u.string.text;
@@ -78,7 +48,7 @@ static zinc_status add_weight(zn_ds_checkpoint *ckpt, const zn_pickle_value *key
                 ckpt->files.dir, shown, text, n_dims, ZN_MAX_DIMS);
     ZN_TRY(zn_realloc_array(&ckpt->weights, (size_t)ckpt->n_weights + 1, sizeof *ckpt->weights,
                             "weights"));
-    ds_weight *weight = &ckpt->weights[ckpt->n_weights];
+    zn_ds_weight *weight = &ckpt->weights[ckpt->n_weights];
     memset(weight, 0, sizeof *weight);
     weight->n_dims = n_dims;
     for (int d = 0; d < n_dims; d++)
@@ -96,7 +66,7 @@ static zinc_status add_weight(zn_ds_checkpoint *ckpt, const zn_pickle_value *key
 
 /* A weight by its torch.Size. */
 static zinc_status add_sized(zn_ds_checkpoint *ckpt, const zn_pickle_value *key,
-                             const zn_pickle_value *size, ds_weight **out)
+                             const zn_pickle_value *size, zn_ds_weight **out)
 {
     int64_t shape[ZN_PICKLE_MAX_DIMS];
     if (key->kind != ZN_PICKLE_STRING || size->kind != ZN_PICKLE_TUPLE ||
@@ -110,7 +80,7 @@ static zinc_status add_sized(zn_ds_checkpoint *ckpt, const zn_pickle_value *key,
     return add_weight(ckpt, key, shape, (int)size->u.seq.n, out);
 }
 
-static zinc_status add_piece(ds_weight *weight, const piece *p)
+static zinc_status add_piece(zn_ds_weight *weight, const zn_ds_piece *p)
 {
     ZN_TRY(zn_realloc_array(&weight->pieces, (size_t)weight->n_pieces + 1, sizeof *weight->pieces,
                             "pieces of a weight"));
@@ -152,7 +122,7 @@ static int64_t cursor_total(const cursor *c)
 }
 
 /* Move over n elements and give them to `weight`; NULL: skip them. */
-static zinc_status cursor_take(cursor *c, int64_t n, ds_weight *weight, const char *name)
+static zinc_status cursor_take(cursor *c, int64_t n, zn_ds_weight *weight, const char *name)
 {
     c->taken += n;
     while (n > 0) {
@@ -163,7 +133,7 @@ static zinc_status cursor_take(cursor *c, int64_t n, ds_weight *weight, const ch
         const zn_pickle_value *tensor = c->tensors[c->at];
         const int64_t left = tensor->u.tensor.n_elems - c->offset;
         const int64_t m = n < left ? n : left;
-        const piece p = {tensor, c->paths[c->at], c->offset, m};
+        const zn_ds_piece p = {tensor, c->paths[c->at], c->offset, m};
         if (weight && m > 0)
             ZN_TRY(add_piece(weight, &p));
         c->offset += m;
@@ -180,10 +150,10 @@ static zinc_status walk_group(zn_ds_checkpoint *ckpt, const zn_pickle_value *sha
                               cursor *c)
 {
     for (int r = 0; r < ckpt->files.n_ranks; r++)
-        ZN_TRY(cursor_add(c, optim_get(ckpt, r, "single_partition_of_fp32_groups"), group,
+        ZN_TRY(cursor_add(c, zn_ds_optim_get(ckpt, r, "single_partition_of_fp32_groups"), group,
                           zn_torch_path(ckpt->files.optims[r])));
     for (size_t i = 0; i < shapes->u.seq.n; i++) {
-        ds_weight *weight = NULL;
+        zn_ds_weight *weight = NULL;
         ZN_TRY(
             add_sized(ckpt, shapes->u.seq.items[2 * i], shapes->u.seq.items[2 * i + 1], &weight));
         ZN_TRY(cursor_take(c, weight->n_elems, weight, weight->name));
@@ -215,7 +185,7 @@ static zinc_status add_stage12(zn_ds_checkpoint *ckpt, const zn_pickle_value *gr
 }
 
 /* Rank r holds elements [r p, (r + 1) p) of every parameter, p = ceil(n / W), zero-padded. */
-static zinc_status take_partitioned(cursor *cursors, int n_ranks, ds_weight *weight)
+static zinc_status take_partitioned(cursor *cursors, int n_ranks, zn_ds_weight *weight)
 {
     const int64_t part = (weight->n_elems + n_ranks - 1) / n_ranks;
     for (int r = 0; r < n_ranks; r++) {
@@ -231,7 +201,7 @@ static zinc_status walk_stage3(zn_ds_checkpoint *ckpt, const zn_pickle_value *gr
                                cursor *cursors)
 {
     for (int r = 0; r < ckpt->files.n_ranks; r++) {
-        const zn_pickle_value *flat = optim_get(ckpt, r, "fp32_flat_groups");
+        const zn_pickle_value *flat = zn_ds_optim_get(ckpt, r, "fp32_flat_groups");
         const size_t n = zn_pickle_is(flat, ZN_PICKLE_LIST) ? flat->u.seq.n : 0;
         ZN_TRY(cursor_init(&cursors[r], (int)n));
         for (size_t i = 0; i < n; i++)
@@ -242,7 +212,7 @@ static zinc_status walk_stage3(zn_ds_checkpoint *ckpt, const zn_pickle_value *gr
         if (shapes->kind != ZN_PICKLE_DICT)
             ZN_FAIL(ZINC_E_FORMAT, "%s: param_shapes is no list of dicts", ckpt->files.dir);
         for (size_t i = 0; i < shapes->u.seq.n; i++) {
-            ds_weight *weight = NULL;
+            zn_ds_weight *weight = NULL;
             ZN_TRY(add_sized(ckpt, shapes->u.seq.items[2 * i], shapes->u.seq.items[2 * i + 1],
                              &weight));
             ZN_TRY(take_partitioned(cursors, ckpt->files.n_ranks, weight));
@@ -275,7 +245,7 @@ static zinc_status add_frozen(zn_ds_checkpoint *ckpt)
         return ZINC_OK;
     for (size_t i = 0; i < shapes->u.seq.n; i++) {
         const zn_pickle_value *key = shapes->u.seq.items[2 * i];
-        ds_weight *weight = NULL;
+        zn_ds_weight *weight = NULL;
         ZN_TRY(add_sized(ckpt, key, shapes->u.seq.items[2 * i + 1], &weight));
         int64_t left = weight->n_elems;
         for (int f = 0; f < ckpt->files.n_models; f++) {
@@ -285,7 +255,7 @@ static zinc_status add_frozen(zn_ds_checkpoint *ckpt)
                 ZN_FAIL(ZINC_E_FORMAT, "%s: the frozen parameter %.200s is missing",
                         zn_torch_path(ckpt->files.models[f]), weight->name);
             const int64_t n = t->u.tensor.n_elems < left ? t->u.tensor.n_elems : left;
-            const piece p = {t, zn_torch_path(ckpt->files.models[f]), 0, n};
+            const zn_ds_piece p = {t, zn_torch_path(ckpt->files.models[f]), 0, n};
             ZN_TRY(add_piece(weight, &p));
             left -= n;
         }
@@ -300,7 +270,7 @@ static zinc_status add_frozen(zn_ds_checkpoint *ckpt)
 static zinc_status add_module_tensor(zn_ds_checkpoint *ckpt, const zn_pickle_value *key,
                                      const zn_pickle_value *t)
 {
-    ds_weight *weight = NULL;
+    zn_ds_weight *weight = NULL;
     const bool is_float = zn_pickle_is(t, ZN_PICKLE_TENSOR) && t->u.tensor.data &&
                           (t->u.tensor.dtype == ZN_DTYPE_F32 ||
                            t->u.tensor.dtype == ZN_DTYPE_BF16 || t->u.tensor.dtype == ZN_DTYPE_F16);
@@ -311,7 +281,7 @@ static zinc_status add_module_tensor(zn_ds_checkpoint *ckpt, const zn_pickle_val
         return ZINC_OK;
     }
     ZN_TRY(add_weight(ckpt, key, t->u.tensor.shape, t->u.tensor.n_dims, &weight));
-    const piece p = {t, zn_torch_path(ckpt->files.models[0]), 0, weight->n_elems};
+    const zn_ds_piece p = {t, zn_torch_path(ckpt->files.models[0]), 0, weight->n_elems};
     return add_piece(weight, &p);
 }
 
@@ -361,7 +331,7 @@ static zinc_status add_shared(zn_ds_checkpoint *ckpt)
             from++;
         if (from == ckpt->n_weights)
             continue;
-        ds_weight *copy = NULL;
+        zn_ds_weight *copy = NULL;
         const int n_dims = ckpt->weights[from].n_dims;
         int64_t shape[ZN_MAX_DIMS];
         memcpy(shape, ckpt->weights[from].shape, sizeof shape);
@@ -375,7 +345,7 @@ static zinc_status add_shared(zn_ds_checkpoint *ckpt)
 
 static zinc_status check_world(const zn_ds_checkpoint *ckpt)
 {
-    const int64_t n = int_of(optim_get(ckpt, 0, "partition_count"));
+    const int64_t n = int_of(zn_ds_optim_get(ckpt, 0, "partition_count"));
     if (n > 0 && n != ckpt->files.n_ranks)
         ZN_FAIL(ZINC_E_IO,
                 "%s was written by %lld ranks, but holds the optimizer files of %d: copy the files "
@@ -390,13 +360,13 @@ static zinc_status build(zn_ds_checkpoint *ckpt)
     if (ckpt->files.n_ranks == 0)
         return add_module(ckpt);
     ZN_TRY(check_world(ckpt));
-    ckpt->stage = (int)int_of(optim_get(ckpt, 0, "zero_stage"));
+    ckpt->stage = (int)int_of(zn_ds_optim_get(ckpt, 0, "zero_stage"));
     if (!zn_pickle_is(groups, ZN_PICKLE_LIST))
         ZN_FAIL(ZINC_E_FORMAT, "%s: has no param_shapes list",
                 zn_torch_path(ckpt->files.models[0]));
-    if (optim_get(ckpt, 0, "single_partition_of_fp32_groups"))
+    if (zn_ds_optim_get(ckpt, 0, "single_partition_of_fp32_groups"))
         ZN_TRY(add_stage12(ckpt, groups));
-    else if (optim_get(ckpt, 0, "fp32_flat_groups"))
+    else if (zn_ds_optim_get(ckpt, 0, "fp32_flat_groups"))
         ZN_TRY(add_stage3(ckpt, groups));
     else
         ZN_FAIL(ZINC_E_UNSUPPORTED, "%s: holds no fp32 weights of ZeRO stage 1, 2 or 3",
@@ -450,7 +420,7 @@ int zn_ds_n(const zn_ds_checkpoint *ckpt)
 
 zn_tensor_plan zn_ds_at(const zn_ds_checkpoint *ckpt, int i)
 {
-    const ds_weight *weight = &ckpt->weights[i];
+    const zn_ds_weight *weight = &ckpt->weights[i];
     zn_tensor_plan plan = {.name = weight->name, .dtype = ZN_DTYPE_F32, .n_dims = weight->n_dims};
     memcpy(plan.shape, weight->shape, sizeof plan.shape);
     return plan;
@@ -468,12 +438,12 @@ bool zn_ds_is_alias(const zn_ds_checkpoint *ckpt, int i)
 
 zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset, int64_t n, float *out)
 {
-    const ds_weight *weight = &ckpt->weights[i];
+    const zn_ds_weight *weight = &ckpt->weights[i];
     if (offset < 0 || n < 0 || offset > weight->n_elems || n > weight->n_elems - offset)
         ZN_FAIL(ZINC_E_INVALID, "%.200s has %lld elements, not [%lld, +%lld)", weight->name,
                 (long long)weight->n_elems, (long long)offset, (long long)n);
     for (int k = 0; k < weight->n_pieces && n > 0; k++) {
-        const piece *p = &weight->pieces[k];
+        const zn_ds_piece *p = &weight->pieces[k];
         if (offset >= p->n) {
             offset -= p->n;
             continue;

@@ -40,4 +40,14 @@ bool zn_ds_is_alias(const zn_ds_checkpoint *ckpt, int i);
 ZINC_MUST_CHECK zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset,
                                        int64_t n, float *out);
 
+/* ---- optimizer state (ds_state.c) ---- */
+
+/** Steps done and how many of them were skipped; samples read. -1 where the file does not say. */
+void zn_ds_progress(const zn_ds_checkpoint *ckpt, int64_t *steps, int64_t *skipped,
+                    int64_t *samples);
+/** Elements [offset, offset + n) of the state called `state` ("exp_avg") of weight i. Every rank's
+ *  state lies as its fp32 groups do. Errors: E_FORMAT if there is none. */
+ZINC_MUST_CHECK zinc_status zn_ds_read_state(const zn_ds_checkpoint *ckpt, int i, const char *state,
+                                             int64_t offset, int64_t n, float *out);
+
 #endif

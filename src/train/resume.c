@@ -124,17 +124,45 @@ static zinc_status check_zinc(zn_train_setup *s, bool tell)
     return ZINC_OK;
 }
 
+/* DeepSpeed keeps neither the order of the samples nor, in a form that can be read, the loss
+ * scale: both are this run's own. */
+static zinc_status check_ds_counts(const zn_train_setup *s, int64_t steps, int64_t skipped,
+                                   int64_t samples)
+{
+    const int64_t batch = s->micro_batch * s->accumulation * s->n_ranks;
+    if (steps < 0 || skipped < 0 || skipped > steps)
+        ZN_FAIL(ZINC_E_FORMAT, "%s does not say how many steps were done", s->resume.dir);
+    if (steps > 0 && samples >= 0 && samples != steps * batch)
+        ZN_FAIL(ZINC_E_CONFIG,
+                "cannot resume from %s: it was made with train_batch_size %lld, and this run has "
+                "%lld (micro-batch x accumulation x ranks)",
+                s->resume.dir, (long long)(samples / steps), (long long)batch);
+    return ZINC_OK;
+}
+
+static zinc_status check_deepspeed(zn_train_setup *s, bool tell)
+{
+    zn_ds_checkpoint *ckpt = NULL;
+    int64_t steps, skipped, samples;
+    ZN_TRY(zn_ds_open(s->resume.dir, &ckpt));
+    zn_ds_progress(ckpt, &steps, &skipped, &samples);
+    if (tell)
+        zn_info("train",
+                "going on after step %lld of the DeepSpeed checkpoint %s (%d ranks, stage %d): "
+                "weights, optimizer state and counts; the order of the samples%s is this run's",
+                (long long)steps, s->resume.dir, zn_ds_n_ranks(ckpt), zn_ds_stage(ckpt),
+                s->values->fp16.enabled ? " and the loss scale" : "");
+    zn_ds_close(ckpt);
+    s->resume.step = steps;
+    return check_ds_counts(s, steps, skipped, samples);
+}
+
 zinc_status zn_train_resume_find(zn_train_setup *setup, bool tell)
 {
     if (!setup->o->resume)
         return ZINC_OK;
     ZN_TRY(choose(setup->o, &setup->resume));
-    if (setup->resume.deepspeed)
-        ZN_FAIL(ZINC_E_UNSUPPORTED,
-                "%s is a DeepSpeed checkpoint, from which this version cannot resume: turn it into "
-                "a model with `zinc export` and start from that",
-                setup->resume.dir);
-    return check_zinc(setup, tell);
+    return setup->resume.deepspeed ? check_deepspeed(setup, tell) : check_zinc(setup, tell);
 }
 
 static zinc_status restore_zinc(const zn_train_setup *s, zn_engine *engine)
@@ -147,13 +175,21 @@ static zinc_status restore_zinc(const zn_train_setup *s, zn_engine *engine)
     return status;
 }
 
+static zinc_status restore_deepspeed(const zn_train_setup *s, zn_engine *engine)
+{
+    zn_ds_checkpoint *ckpt = NULL;
+    zinc_status status = zn_comm_agree(zn_engine_comm(engine), zn_ds_open(s->resume.dir, &ckpt));
+    if (status == ZINC_OK)
+        status = zn_engine_restore_ds(engine, &s->spec, s->optim, ckpt);
+    zn_ds_close(ckpt);
+    return status;
+}
+
 zinc_status zn_train_load_state(const zn_train_setup *setup, zn_engine *engine)
 {
-    if (setup->resume.dir) {
-        ZN_TRY(restore_zinc(setup, engine));
-        return zn_engine_set_source(engine, setup->o->from_scratch ? NULL : setup->o->model,
-                                    setup->o->seed);
-    }
+    if (setup->resume.dir)
+        return setup->resume.deepspeed ? restore_deepspeed(setup, engine)
+                                       : restore_zinc(setup, engine);
     return setup->o->from_scratch ? zn_engine_random(engine, setup->o->seed)
                                   : zn_engine_load(engine, setup->o->model);
 }

@@ -5,7 +5,7 @@
 bits:DTYPE  a run cut in three is the unbroken one bit for bit        kill     kill -9 at random moments
 other       other stages, world sizes and precisions                  signals  SIGTERM, SIGINT, SIGUSR1
 refuse      what may not go on says why                               faults   writes, flushes and renames that fail
-damage      files that are damaged or missing are named
+damage      files that are damaged or missing are named               deepspeed:NAME  from DeepSpeed's checkpoints
 """
 import errno
 import glob
@@ -289,6 +289,36 @@ def case_faults(b, library):
                 b.run(argv + ["--resume_from_checkpoint"])
                 check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), f"{kind} {n}: the weights differ")
     check(struck > 20, f"only {struck} faults struck")
+
+
+def case_deepspeed(b, name):
+    """A run goes on from DeepSpeed's checkpoint, at its own and at other world sizes and stages, as DeepSpeed went on."""
+    folder = os.path.join(b.data, "ckpt", name)
+    with open(folder + "/resumed.json", encoding="utf-8") as f:
+        run = json.load(f)
+    with open(b.path("order.jsonl"), "w", encoding="utf-8") as f:
+        for i in run["order"]:
+            f.write(json.dumps({"input_ids": run["samples"][str(i)]}) + "\n")
+    loss_tolerance, norm_tolerance = (2e-5, 1e-4) if run["dtype"] == "float32" else (0.01, 0.02)
+    config = json.loads(run["ds_config"])
+    for ranks, stage in ((2, config["zero_optimization"]["stage"]), (1, 3), (4, 0)):
+        config.update(train_micro_batch_size_per_gpu=4 // ranks, zero_optimization={"stage": stage}, train_batch_size=4)
+        with open(b.path("ds.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        out = b.path(f"out{ranks}")
+        argv = [b.zinc, "train", "--model", os.path.join(b.data, "model", run["model"]), "--train_file", b.path("order.jsonl"), "--shuffle",
+                "false", "--deepspeed", b.path("ds.json"), "--max_steps", str(run["steps"]), "--output_dir", out, "--ranks", str(ranks),
+                "--loss_average", "micro_batches", "--resume_from_checkpoint", folder]
+        said = b.run(argv)
+        check("going on after step 3 of the DeepSpeed checkpoint" in said and "assigned 21 of 21 parameters" in said, said)
+        with open(out + "/metrics.jsonl", encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        check([r["step"] for r in rows] == [4, 5, 6], f"{rows}")
+        for got, want in zip(rows, run["records"]):
+            where = f"{ranks} ranks, stage {stage}, step {got['step']}: {got}, want {want}"
+            check(abs(got["loss"] - want["loss_mean"]) <= loss_tolerance * want["loss_mean"], where)
+            check(abs(got["lr"] - want["lr"]) <= 1e-9 * want["lr"], where)
+            check(abs(got["grad_norm"] - want["grad_norm"]) <= norm_tolerance * want["grad_norm"], where)
 
 
 def main(zinc, data, case, *extra):
