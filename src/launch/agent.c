@@ -60,6 +60,7 @@ static zinc_status take_frame(zn_agent *agent, const zn_frame *frame)
         zn_agent_signal_ranks(agent, frame->rank);
         return ZINC_OK;
     case ZN_FRAME_END:
+        agent->told_to_leave = agent->finished;
         begin_end(agent, frame->rank / 1e3);
         return ZINC_OK;
     default:
@@ -110,7 +111,7 @@ static zinc_status one_round(zn_agent *agent, struct pollfd *fds)
     for (int i = 0; i < n_ranks; i++)
         for (int s = 0; s < 2; s++)
             if (fds[2 + 2 * i + s].revents)
-                ZN_TRY(zn_agent_drain(agent, i, s));
+                ZN_TRY(zn_agent_drain(agent, i, s, false));
     if (fds[0].revents) /* last: it may start ranks */
         ZN_TRY(read_launcher(agent));
     return ZINC_OK;
@@ -157,15 +158,19 @@ fail:
     return status;
 }
 
-/* Send what is left, for a few seconds at most. */
+/* Send what is left, however slowly it is taken, as long as the launcher is there. */
 static void say_goodbye(zn_agent *agent)
 {
-    const double until = zn_sys_now() + ZN_SILENCE_S;
-    zn_ignore(zn_wire_send(&agent->wire, ZN_FRAME_DONE, 0, 0, NULL, 0)); /* closing says it too */
-    while (!agent->wire.closed && agent->wire.pending.n && zn_sys_now() < until) {
-        struct pollfd fd = {.fd = agent->wire.out, .events = POLLOUT};
-        poll(&fd, 1, 200);
-        zn_wire_flush(&agent->wire);
+    zn_wire *wire = &agent->wire;
+    zn_ignore(zn_wire_send(wire, ZN_FRAME_DONE, 0, 0, NULL, 0)); /* closing says it too */
+    while (!wire->closed && wire->pending.n && !agent->told_to_leave) {
+        struct pollfd fds[2] = {{.fd = wire->out, .events = POLLOUT},
+                                {.fd = wire->in, .events = POLLIN}};
+        poll(fds, 2, 200);
+        if ((fds[1].revents && read_launcher(agent) != ZINC_OK) ||
+            (zn_job_flag(&agent->job, "remote") && zn_sys_now() - wire->heard > ZN_SILENCE_S))
+            break;
+        zn_wire_flush(wire);
     }
 }
 

@@ -42,7 +42,7 @@ typedef struct zn_agent {
     zn_agent_rank *ranks; /* [job.n_processes] */
     int n_running;
     int signal_fd;
-    bool started, ending, killed, finished;
+    bool started, ending, killed, finished, told_to_leave;
     double kill_at;     /* once ending: when SIGKILL follows */
     double next_tick_s; /* when heartbeat files and states are looked at */
 } zn_agent;
@@ -52,8 +52,9 @@ typedef struct zn_agent {
 ZINC_MUST_CHECK zinc_status zn_agent_check(zn_agent *agent, zn_buf *problems, int *code);
 /** Start all ranks. One that cannot run counts as having exited with 126 or 127. */
 ZINC_MUST_CHECK zinc_status zn_agent_start(zn_agent *agent);
-/** Read what rank i has written to stream s (0 output, 1 error) and pass it on. */
-ZINC_MUST_CHECK zinc_status zn_agent_drain(zn_agent *agent, int i, int s);
+/** Read what rank i has written to stream s (0 output, 1 error) and pass it on; `all`: even if the
+ *  launcher is slow to take it, for a rank that has ended. */
+ZINC_MUST_CHECK zinc_status zn_agent_drain(zn_agent *agent, int i, int s, bool all);
 /** Collect ended children and report those that are ranks. */
 ZINC_MUST_CHECK zinc_status zn_agent_reap(zn_agent *agent);
 /** Look at heartbeat files and process states. */

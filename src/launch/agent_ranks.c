@@ -252,7 +252,7 @@ fail:
 
 /* ---- output, exits, beats ---- */
 
-zinc_status zn_agent_drain(zn_agent *agent, int i, int s)
+zinc_status zn_agent_drain(zn_agent *agent, int i, int s, bool all)
 {
     char bytes[16384];
     zn_agent_rank *r = &agent->ranks[i];
@@ -273,7 +273,7 @@ zinc_status zn_agent_drain(zn_agent *agent, int i, int s)
         }
         ZN_TRY(
             zn_wire_send(&agent->wire, ZN_FRAME_OUTPUT, s + 1, r->process->rank, bytes, (size_t)n));
-        if (agent->wire.pending.n > ZN_WIRE_BACKLOG)
+        if (!all && agent->wire.pending.n > ZN_WIRE_BACKLOG)
             break;
     }
     return ZINC_OK;
@@ -286,7 +286,7 @@ static zinc_status report_exit(zn_agent *agent, int i, int wait_status)
     r->pid = 0;
     agent->n_running--;
     for (int s = 0; s < 2; s++) /* its last words come before its end */
-        ZN_TRY(zn_agent_drain(agent, i, s));
+        ZN_TRY(zn_agent_drain(agent, i, s, true));
     snprintf(text, sizeof text, "%d", wait_status);
     return zn_wire_send(&agent->wire, ZN_FRAME_EXIT, 0, r->process->rank, text, strlen(text));
 }

@@ -60,7 +60,6 @@ static zinc_status make_ranks(zn_launcher *l)
             if (l->agents[k].host == p->host || plan->this_host)
                 r->agent = k;
         r->ended = r->agent < 0; /* --no_ssh: it runs elsewhere */
-        r->agent = r->agent < 0 ? 0 : r->agent;
         r->output = (zn_rank_output){.host = plan->pool.hosts[p->host].name,
                                      .rank = p->rank,
                                      .prefixed = plan->n_processes > 1};
@@ -163,9 +162,9 @@ static zinc_status one_round(zn_launcher *l, struct pollfd *fds)
     nfds_t n = 5;
     bool full = false;
     for (int s = 0; s < 2; s++) {
-        full = full || l->sinks[s].pending.n > ZN_WIRE_BACKLOG;
-        fds[s] =
-            (struct pollfd){.fd = l->sinks[s].pending.n ? l->sinks[s].fd : -1, .events = POLLOUT};
+        full = full || zn_sink_left(&l->sinks[s]) > ZN_WIRE_BACKLOG;
+        fds[s] = (struct pollfd){.fd = zn_sink_left(&l->sinks[s]) ? l->sinks[s].fd : -1,
+                                 .events = POLLOUT};
     }
     fds[2] = (struct pollfd){.fd = l->signal_fd, .events = POLLIN};
     fds[3] = (struct pollfd){.fd = l->listen_fd, .events = POLLIN};
@@ -277,15 +276,22 @@ fail:
     return status;
 }
 
-/* What ranks have printed goes out, if somebody reads it. */
+/* What ranks have printed goes out, as slowly as it is read; a signal ends the waiting. */
 static void flush_sinks(zn_launcher *l)
 {
-    const double until = zn_sys_now() + 5;
     for (int s = 0; s < 2; s++)
-        while (l->sinks[s].pending.n > 0 && zn_sys_now() < until) {
-            struct pollfd fd = {.fd = l->sinks[s].fd, .events = POLLOUT};
-            if (poll(&fd, 1, 200) > 0)
-                zn_sink_flush(&l->sinks[s], fd.revents);
+        while (zn_sink_left(&l->sinks[s]) > 0) {
+            struct pollfd fds[2] = {{.fd = l->sinks[s].fd, .events = POLLOUT},
+                                    {.fd = l->signal_fd, .events = POLLIN}};
+            if (poll(fds, 2, l->signal ? 1000 : -1) == 0)
+                return;
+            if (fds[0].revents)
+                zn_sink_flush(&l->sinks[s], fds[0].revents);
+            const int n_before = l->n_signals;
+            if (fds[1].revents)
+                read_signals(l);
+            if (l->n_signals > n_before)
+                return;
         }
 }
 

@@ -24,6 +24,11 @@ static const char *agent_name(const zn_launcher *l, const zn_host_agent *agent)
     return agent->host >= 0 ? l->plan->pool.hosts[agent->host].name : "this host";
 }
 
+static bool is_its(const zn_launcher *l, const zn_host_agent *agent, int rank)
+{
+    return l->ranks[rank].agent == (int)(agent - l->agents);
+}
+
 void zn_launcher_end(zn_launcher *l, double grace_s)
 {
     l->ending = true;
@@ -112,7 +117,7 @@ void zn_launcher_lose(zn_launcher *l, zn_host_agent *agent, const char *why)
     zn_wire_close(&agent->wire);
     for (int i = 0; i < l->plan->n_processes; i++) {
         zn_rank_state *r = &l->ranks[i];
-        if (&l->agents[r->agent] != agent || r->ended)
+        if (!is_its(l, agent, i) || r->ended)
             continue;
         r->ended = true;
         if (agent->local && r->pid > 0)
@@ -158,7 +163,7 @@ zinc_status zn_launcher_send_job(zn_launcher *l, zn_host_agent *agent)
     ZN_TRY_GOTO(zn_alloc_array(&job.processes, (size_t)l->plan->n_processes, sizeof *job.processes,
                                "the job"));
     for (int i = 0; i < l->plan->n_processes; i++)
-        if (&l->agents[l->ranks[i].agent] == agent)
+        if (is_its(l, agent, i))
             job.processes[job.n_processes++] = l->plan->processes[i]; /* borrowed */
     ZN_TRY_GOTO(add_settings(l, agent, &job.settings));
     if (!agent->local)
@@ -250,8 +255,7 @@ static zinc_status take_rank_frame(zn_launcher *l, const zn_host_agent *agent,
                                    const zn_frame *frame)
 {
     const double now = zn_sys_now();
-    if (frame->rank < 0 || frame->rank >= l->plan->n_processes ||
-        &l->agents[l->ranks[frame->rank].agent] != agent)
+    if (frame->rank < 0 || frame->rank >= l->plan->n_processes || !is_its(l, agent, frame->rank))
         ZN_FAIL(ZINC_E_FORMAT, "the agent of %s speaks of rank %d, which is not its",
                 agent_name(l, agent), frame->rank);
     zn_rank_state *r = &l->ranks[frame->rank];

@@ -19,7 +19,10 @@
 typedef struct zn_sink {
     int fd;
     zn_buf pending;
+    size_t at; /* bytes of `pending` that are written */
 } zn_sink;
+
+size_t zn_sink_left(const zn_sink *sink);
 
 void zn_sink_flush(zn_sink *sink, short revents);
 
@@ -70,7 +73,7 @@ typedef struct zn_rank_state {
     pid_t pid; /* on its host */
     bool ended, stopped, beats;
     double beat_at, stopped_at;
-    int agent;
+    int agent; /* -1: it runs elsewhere (--no_ssh) */
 } zn_rank_state;
 
 typedef struct zn_launcher {

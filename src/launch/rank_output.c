@@ -5,22 +5,30 @@
 #include <string.h>
 #include <unistd.h>
 
+size_t zn_sink_left(const zn_sink *sink)
+{
+    return sink->pending.n - sink->at;
+}
+
 void zn_sink_flush(zn_sink *sink, short revents)
 {
-    if (revents & (POLLERR | POLLNVAL)) { /* the reader is gone; the ranks go on */
-        sink->pending.n = 0;
-        return;
+    const size_t left = zn_sink_left(sink);
+    if (left > 0 && (revents & POLLOUT)) {
+        /* what poll() promises to take without blocking is PIPE_BUF bytes */
+        const ssize_t done =
+            write(sink->fd, sink->pending.data + sink->at, left < 4096 ? left : 4096);
+        if (done < 0 && errno != EINTR && errno != EAGAIN)
+            sink->at = sink->pending.n;
+        else if (done > 0)
+            sink->at += (size_t)done;
+    } else if (revents & (POLLERR | POLLNVAL)) { /* the reader is gone; the ranks go on */
+        sink->at = sink->pending.n;
     }
-    if (!(revents & POLLOUT) || sink->pending.n == 0)
-        return;
-    /* what poll() promises to take without blocking is PIPE_BUF bytes */
-    const size_t n = sink->pending.n < 4096 ? sink->pending.n : 4096;
-    const ssize_t done = write(sink->fd, sink->pending.data, n);
-    if (done < 0 && errno != EINTR && errno != EAGAIN) {
-        sink->pending.n = 0;
-    } else if (done > 0) {
-        sink->pending.n -= (size_t)done;
-        memmove(sink->pending.data, sink->pending.data + done, sink->pending.n + 1);
+    if (sink->at > 65536 || sink->at == sink->pending.n) { /* seldom: it moves what is left */
+        sink->pending.n -= sink->at;
+        if (sink->pending.n > 0)
+            memmove(sink->pending.data, sink->pending.data + sink->at, sink->pending.n);
+        sink->at = 0;
     }
 }
 

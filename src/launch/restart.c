@@ -2,7 +2,6 @@
 /* restart.c — attempts until one succeeds: --max_restarts, --min_nodes, the newest checkpoint. */
 #include "launch/launcher_internal.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,17 +22,12 @@ typedef struct attempt {
     bool folder_was_fresh; /* the output folder held no run before the first attempt */
 } attempt;
 
+/* zinc train names its newest complete checkpoint in the file `latest`. */
 static bool has_checkpoint(const char *folder)
 {
-    bool found = false;
-    DIR *dir = opendir(folder);
-    if (!dir)
-        return false;
-    for (const struct dirent *e; (e = readdir(dir)) && !found;)
-        found = strncmp(e->d_name, "checkpoint-", 11) == 0 && strlen(e->d_name) > 11 &&
-                e->d_name[11] >= '0' && e->d_name[11] <= '9';
-    closedir(dir);
-    return found;
+    char path[4096];
+    const int n = snprintf(path, sizeof path, "%s/latest", folder);
+    return n > 0 && (size_t)n < sizeof path && zn_fs_exists(path);
 }
 
 static zinc_status is_fresh(const zn_launch_options *o, bool *out)
@@ -70,6 +64,7 @@ static zinc_status change_program(const zn_launch_options *given, attempt *a)
         ZN_TRY(zn_words_add(&a->words, "--overwrite_output_dir"));
     }
     a->options.program = (const char *const *)a->words.items;
+    a->options.n_program = a->words.n;
     return ZINC_OK;
 }
 

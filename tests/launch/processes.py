@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher with real processes: processes.py ZINC DATA_DIR [NAME...]. Each test_ function is one test.
+
+A stand-in for ssh (first in PATH) runs the remote command here, in an empty environment, so that agents on "other hosts" are
+tested without a network. Every rank writes its process id; no test ends before all of them are gone.
+"""
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ZINC, DATA = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+GONE_S = 12  # what was started is gone this long after its launcher, with room for a busy machine
+
+SSH = """#!/bin/bash
+args=("$@"); n=${#args[@]}; host=${args[n-2]}
+printf '%s\\n' "$*" >>"$SSH_LOG"
+case $host in
+refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
+nozinc) exit 127 ;;
+silent) exec sleep 30 ;;
+chatty) echo "Welcome to chatty!" ;;
+esac
+env -i HOME="$HOME" PATH="$PATH" sh -c "${args[n-1]}"
+"""
+
+
+class Job:
+    """One launcher, in a folder of its own."""
+
+    started = []
+
+    def __init__(self, tmp, *argv, env=None, hostfile=None, ranks=3):
+        self.tmp = tmp
+        words = ["--hostfile", self.write("hosts", hostfile)] if hostfile else ["--num_ranks", str(ranks)]
+        bin_dir = os.path.join(tmp, "bin")
+        os.makedirs(bin_dir, exist_ok=True)
+        with open(os.path.join(bin_dir, "ssh"), "w", encoding="utf-8") as f:
+            f.write(SSH)
+        os.chmod(os.path.join(bin_dir, "ssh"), 0o755)
+        full = {**os.environ, "PATH": bin_dir + ":" + os.environ["PATH"], "SSH_LOG": os.path.join(tmp, "ssh.log"), **(env or {})}
+        for name in ("CUDA_VISIBLE_DEVICES", "MASTER_PORT"):
+            full.pop(name, None)
+        full.update(env or {})
+        self.out, self.err = os.path.join(tmp, "out"), os.path.join(tmp, "err")
+        self.process = subprocess.Popen([ZINC, "launch", *words, *argv], cwd=tmp, env=full, stdin=subprocess.DEVNULL,
+                                        stdout=open(self.out, "wb"), stderr=open(self.err, "wb"))
+        Job.started.append(self.process)
+
+    def write(self, name, text):
+        path = os.path.join(self.tmp, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+    def text(self, path):
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def pids(self, n):
+        """Process ids that n ranks (and their children) have written, once all are there."""
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            found = {os.path.basename(p)[4:]: int(self.text(p) or 0) for p in glob.glob(os.path.join(self.tmp, "pid.*"))
+                     if not p.endswith(".tmp")}
+            if len(found) >= n and all(found.values()):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"only {found} started\n{self.text(self.err)}")
+
+    def end(self, code, seconds=20):
+        got = self.process.wait(timeout=seconds)
+        assert got == code, f"exit code {got}, want {code}\n{self.text(self.out)}\n{self.text(self.err)}"
+        return self
+
+
+def gone(pids):
+    until = time.monotonic() + GONE_S
+    left = list(pids)
+    while left and time.monotonic() < until:
+        left = [p for p in left if is_alive(p)]
+        time.sleep(0.02)
+    assert not left, f"processes {left} are left"
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def parent(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+        return int(f.read().rsplit(")", 1)[1].split()[1])
+
+
+# A rank that leaves its pid, and one of a child in a session of its own, and waits.
+WAIT = 'setsid sleep 97 & echo $! >pid.child$RANK.tmp; mv pid.child$RANK.tmp pid.child$RANK; echo $$ >pid.$RANK.tmp; mv pid.$RANK.tmp pid.$RANK; '
+
+
+def bash(script):
+    return ["--", "bash", "-c", script]
+
+
+def holds(text, *parts):
+    for part in parts:
+        assert part in text, f"{part!r} is not in\n{text}"
+
+
+def test_arguments_arrive_byte_for_byte(tmp):
+    words = ["a b", "it's", '"q"', "$HOME `id`", "two\nlines", "é", "", "*", "--flag"]
+    script = "import sys, os, json; print(json.dumps([sys.argv[1:], os.environ['V'], os.getcwd()]))"
+    for hostfile in (None, "other slots=1\nchatty slots=2\n"):
+        job = Job(tmp, "--export", "V=x y\n'z'", "--", sys.executable, "-c", script, *words, hostfile=hostfile).end(0)
+        lines = [line.split("] ", 1) for line in job.text(job.out).splitlines()]
+        assert len(lines) == 3, lines
+        for _, line in lines:
+            assert json.loads(line) == [words, "x y\n'z'", os.path.realpath(tmp)], line
+
+
+def test_the_environment_says_who_a_rank_is(tmp):
+    with open(os.path.join(tmp, ".deepspeed_env"), "w", encoding="utf-8") as f:
+        f.write("# comment\n\nFROM_FILE=1\n")
+    job = Job(tmp, "--include", "b:1,3@a", *bash('echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $CUDA_VISIBLE_DEVICES $MASTER_ADDR $FROM_FILE'),
+              hostfile="a slots=1\nb slots=4\n").end(0)
+    assert sorted(job.text(job.out).splitlines()) == ["[a:0] 0 0 3 1 0 a 1", "[b:1] 1 0 3 2 1,3 a 1", "[b:2] 2 1 3 2 1,3 a 1"], job.text(job.out)
+
+
+def test_the_first_failure_ends_all_and_gives_its_code(tmp):
+    job = Job(tmp, *bash(WAIT + 'test $RANK = 1 || sleep 97; until test -e go; do sleep 0.02; done; echo last words >&2; exit 7'))
+    pids = job.pids(6)
+    job.write("go", "")
+    job.end(7)
+    holds(job.text(job.err), "rank 1 on localhost exited with code 7", "last words")
+    gone(pids.values())
+
+
+def test_a_rank_that_is_killed(tmp):
+    job = Job(tmp, *bash(WAIT + "sleep 97"))
+    pids = job.pids(6)
+    os.kill(pids["2"], signal.SIGKILL)
+    job.end(137)
+    holds(job.text(job.err), "rank 2 on localhost was ended by signal 9")
+    gone(pids.values())
+
+
+def test_a_rank_that_does_not_hear_sigterm_is_killed(tmp):
+    job = Job(tmp, *bash("trap '' TERM; " + WAIT + "test $RANK = 0 && exit 3; while :; do sleep 1; done"))
+    pids = job.pids(6)
+    job.end(3)
+    gone(pids.values())
+
+
+def test_an_agent_that_is_killed(tmp):
+    for hostfile in (None, "a slots=2\nb slots=1\n"):
+        for name in glob.glob(os.path.join(tmp, "pid.*")):
+            os.unlink(name)
+        job = Job(tmp, *bash('echo $$ >pid.$RANK.tmp; mv pid.$RANK.tmp pid.$RANK; sleep 97'), hostfile=hostfile)
+        pids = job.pids(3)
+        os.kill(parent(pids["2"]), signal.SIGKILL)
+        job.end(6)
+        holds(job.text(job.err), "is lost")
+        gone(pids.values())
+
+
+def test_an_agent_that_is_stopped_is_lost_within_seconds(tmp):
+    job = Job(tmp, *bash('echo $$ >pid.$RANK.tmp; mv pid.$RANK.tmp pid.$RANK; sleep 97'))
+    pids = job.pids(3)
+    os.kill(parent(pids["0"]), signal.SIGSTOP)
+    job.end(6)
+    holds(job.text(job.err), "has said nothing for 5 s")
+    gone(pids.values())
+
+
+def test_a_launcher_that_is_killed_takes_all_with_it(tmp):
+    for hostfile in (None, "a slots=2\nb slots=1\n"):
+        for name in glob.glob(os.path.join(tmp, "pid.*")):
+            os.unlink(name)
+        job = Job(tmp, *bash(WAIT + "sleep 97"), hostfile=hostfile)
+        pids = job.pids(6)
+        agents = [parent(pids[str(r)]) for r in range(3)]
+        job.process.kill()
+        job.end(-9)
+        gone([*pids.values(), *agents])
+
+
+def test_a_signal_to_the_launcher_reaches_every_rank(tmp):
+    for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for name in glob.glob(os.path.join(tmp, "pid.*")) + glob.glob(os.path.join(tmp, "got.*")):
+            os.unlink(name)
+        job = Job(tmp, *bash(f"trap 'echo >got.$RANK; exit 0' {int(sig)}; " + WAIT + "while :; do sleep 0.05; done"))
+        pids = job.pids(6)
+        job.process.send_signal(sig)
+        job.end(128 + sig)
+        assert len(glob.glob(os.path.join(tmp, "got.*"))) == 3
+        gone(pids.values())
+
+
+def test_a_second_signal_ends_at_once(tmp):
+    job = Job(tmp, *bash("trap '' TERM INT; " + WAIT + "while :; do sleep 1; done"))
+    pids = job.pids(6)
+    job.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert job.process.poll() is None  # the grace period
+    job.process.send_signal(signal.SIGTERM)
+    job.end(143, 8)
+    gone(pids.values())
+
+
+def test_the_grace_period_ends(tmp):
+    job = Job(tmp, "--grace_period", "0.5", *bash("trap '' TERM; " + WAIT + "while :; do sleep 1; done"))
+    pids = job.pids(6)
+    job.process.send_signal(signal.SIGTERM)
+    job.end(143, 8)
+    gone(pids.values())
+
+
+def test_a_stopped_rank_is_a_hang(tmp):
+    job = Job(tmp, "--hang_timeout", "1.5", *bash(WAIT + "while :; do echo tick; sleep 0.1; done"))
+    pids = job.pids(6)
+    os.kill(pids["1"], signal.SIGSTOP)
+    job.end(5)
+    holds(job.text(job.err), "rank 1 on localhost", "was stopped by a signal for 1.5 s (--hang_timeout)")
+    gone(pids.values())
+
+
+def test_silence_is_a_hang_and_a_touched_file_is_none(tmp):
+    job = Job(tmp, "--hang_timeout", "1.5", *bash(WAIT + "sleep 97")).end(5)
+    holds(job.text(job.err), "no rank has printed or made a step")
+    gone(job.pids(6).values())
+    Job(tmp, "--hang_timeout", "2.5", *bash('for i in 1 2 3 4 5 6 7 8; do sleep 0.5; touch "$ZINC_HEARTBEAT_FILE"; done')).end(0)
+    job = Job(tmp, "--hang_timeout", "2.5", *bash('touch "$ZINC_HEARTBEAT_FILE"; test $RANK = 1 && sleep 97; '
+                                                  'while :; do echo x; sleep 0.2; touch "$ZINC_HEARTBEAT_FILE"; done')).end(5)
+    holds(job.text(job.err), "rank 1 on localhost", "has made no step")
+
+
+def test_programs_that_cannot_run(tmp):
+    job = Job(tmp, "--", "no-such-program").end(127)
+    holds(job.text(job.err), "no-such-program")
+    job = Job(tmp, "--", "no-such-script.py").end(1)
+    holds(job.text(job.err), "no-such-script.py: No such file")
+    os.makedirs(os.path.join(tmp, "plain"), exist_ok=True)
+    Job(tmp, "--", "./plain/").end(126)
+
+
+def test_all_unfit_hosts_are_listed_and_nothing_starts(tmp):
+    job = Job(tmp, "--connect_timeout", "1", "--", "touch", "started", hostfile="a slots=1\nrefused slots=1\nnozinc slots=1\nsilent slots=1\n").end(6)
+    holds(job.text(job.err), "3 of 4 hosts", "refused: ssh fails", "Connection refused", "nozinc: there is no", "silent: it did not answer within 1 s")
+    assert not os.path.exists(os.path.join(tmp, "started"))
+
+
+def test_ssh_gets_port_and_options_in_order(tmp):
+    Job(tmp, "--ssh_port", "2222", "--launcher_args", "-o 'User=a b'", "--", "true", hostfile="me@h slots=1\n").end(0)
+    with open(os.path.join(tmp, "ssh.log"), encoding="utf-8") as f:
+        log = f.read()
+    holds(log, "-o User=a b -o BatchMode=yes", "-p 2222 -- me@h exec ")
+
+
+def test_min_nodes_goes_on_without_lost_hosts(tmp):
+    job = Job(tmp, "--min_nodes", "1", *bash("echo $RANK of $WORLD_SIZE"), hostfile="a slots=1\nrefused slots=4\nb slots=1\n").end(0)
+    assert sorted(job.text(job.out).splitlines()) == ["[a:0] 0 of 2", "[b:1] 1 of 2"]
+    holds(job.text(job.err), "going on without host refused")
+
+
+def test_restarts_are_counted(tmp):
+    job = Job(tmp, "--max_restarts", "2", *bash('echo x >>tries; test "$(wc -l <tries)" = 3'), ranks=1).end(0)
+    holds(job.text(job.err), "restart 1 of 2", "restart 2 of 2")
+    os.unlink(os.path.join(tmp, "tries"))
+    Job(tmp, "--max_restarts", "1", *bash("echo x >>tries; exit 9"), ranks=1).end(9)
+    with open(os.path.join(tmp, "tries"), encoding="utf-8") as f:
+        assert f.read() == "x\nx\n"
+
+
+def test_each_rank_has_a_log(tmp):
+    Job(tmp, "--enable_each_rank_log", "logs/here", *bash("echo out $RANK; echo err $RANK >&2")).end(0)
+    for rank in range(3):
+        files = glob.glob(os.path.join(tmp, f"logs/here/*_rank{rank}.log"))
+        assert len(files) == 1, files
+        with open(files[0], encoding="utf-8") as f:
+            assert sorted(f.read().splitlines()) == [f"err {rank}", f"out {rank}"]
+
+
+def test_much_output_arrives_whole(tmp):
+    job = Job(tmp, *bash("seq 200000")).end(0)
+    lines = job.text(job.out).splitlines()
+    assert len(lines) == 600000
+    for rank in range(3):
+        assert [line[14:] for line in lines if line.startswith(f"[localhost:{rank}] ")] == [str(i) for i in range(1, 200001)]
+
+
+def test_a_slow_reader_loses_no_host(tmp):
+    job = Job(tmp, *bash("sleep 0.1; seq 300000"), hostfile="a slots=1\nb slots=1\n")
+    job.end(0)
+    job = subprocess.Popen([ZINC, "launch", "--num_ranks", "2", "--", "seq", "300000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    time.sleep(6.5)
+    data = job.stdout.read()
+    assert job.wait(timeout=20) == 0
+    assert data.count(b"\n") == 600000
+
+
+def test_cores_are_divided(tmp):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return
+    job = Job(tmp, "--bind_cores_to_rank", "--", sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])",
+              ranks=2).end(0)
+    half = len(cores) // 2
+    assert sorted(job.text(job.out).splitlines()) == [f"[localhost:0] {cores[:half]} {half}", f"[localhost:1] {cores[half:]} {len(cores) - half}"]
+    job = Job(tmp, "--bind_core_list", "9999", "--", "true", ranks=1).end(1)
+    holds(job.text(job.err), "0 cores to use")
+
+
+def test_a_busy_port_is_refused_if_asked_for_and_avoided_if_not(tmp):
+    import socket
+    with socket.socket() as s:
+        s.bind(("", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        job = Job(tmp, "--master_port", str(port), "--", "true").end(1)
+        holds(job.text(job.err), f"--master_port {port} is in use")
+        Job(tmp, "--", "true", env={"MASTER_PORT": str(port)}).end(1)
+    job = Job(tmp, *bash("echo $MASTER_PORT"), env={"MASTER_PORT": str(port)}, ranks=1).end(0)
+    assert job.text(job.out) == f"{port}\n"
+
+
+def test_no_ssh_starts_one_hosts_ranks_on_each(tmp):
+    words = ["--no_ssh", "--num_nodes", "2", "--master_addr", "127.0.0.1", *bash("echo $RANK $LOCAL_RANK $WORLD_SIZE")]
+    lines = []
+    for node in range(2):
+        job = Job(tmp, "--node_rank", str(node), *words, ranks=2).end(0)
+        lines += [line.split("] ")[1] for line in sorted(job.text(job.out).splitlines())]
+    assert lines == ["0 0 4", "1 1 4", "2 0 4", "3 1 4"], lines
+
+
+def test_python_programs_modules_and_scripts_to_read_first(tmp):
+    with open(os.path.join(tmp, "say.py"), "w", encoding="utf-8") as f:
+        f.write("import sys; print('said', sys.argv[1:])\n")
+    with open(os.path.join(tmp, "venv.sh"), "w", encoding="utf-8") as f:
+        f.write("export READ_FIRST=yes\n")
+    for words in (["say.py"], ["--module", "say"], ["--no_local_rank", "say.py"]):
+        job = Job(tmp, *words, "a b", ranks=1).end(0)
+        assert job.text(job.out) == "said ['a b']\n", job.text(job.out)
+    job = Job(tmp, "--venv_script", "./venv.sh", *bash("echo $READ_FIRST \"$0\""), "a b;c", ranks=1).end(0)
+    assert job.text(job.out) == "yes a b;c\n", job.text(job.out)
+
+
+def test_openmpi_starts_agents_that_connect_back(tmp):
+    if subprocess.run(["sh", "-c", "command -v mpirun"], capture_output=True, check=False).returncode:
+        return
+    for code in (0, 7):
+        job = Job(tmp, "--launcher", "openmpi", "--force_multi", *bash(f'echo "$RANK a b"; test $RANK = 0 || exit {code}; test {code} = 0 || sleep 97'), ranks=2)
+        job.end(code, 40)
+        holds(job.text(job.out), "[localhost:1] 1 a b")
+        assert "ZINC_AGENT_TOKEN=" not in job.text(job.out)
+
+
+def train(tmp, out, *more):
+    rows = os.path.join(tmp, "rows.jsonl")
+    with open(rows, "w", encoding="utf-8") as f:
+        for i in range(16):
+            f.write(json.dumps({"input_ids": [(7 * i + 13 * j) % 300 for j in range(8 + i)]}) + "\n")
+    return ["--", "zinc", "train", "--model", os.path.join(DATA, "model", "llama"), "--train_file", rows, "--output_dir", os.path.join(tmp, out),
+            "--per_device_train_batch_size", "1", "--threads", "1", "--max_steps", "3", *more]
+
+
+def losses(tmp, out):
+    with open(os.path.join(tmp, out, "metrics.jsonl"), encoding="utf-8") as f:
+        return [json.loads(line)["loss"] for line in f]
+
+
+def test_zinc_train_is_one_process_on_a_host(tmp):
+    job = Job(tmp, "--dry_run", "--json", *train(tmp, "run"), ranks=2).end(0)
+    plan = json.loads(job.text(job.out))
+    assert plan["world_size"] == 2 and len(plan["ranks"]) == 1 and plan["ranks"][0]["argv"][-2:] == ["--ranks", "2"], plan
+    Job(tmp, *train(tmp, "run"), ranks=2).end(0)
+    assert len(losses(tmp, "run")) == 3
+    job = Job(tmp, *train(tmp, "no", "--ranks", "3"), ranks=2).end(2)
+    holds(job.text(job.err), "--ranks 3 of zinc train, but the launcher has 2 slots")
+    Job(tmp, "--hang_timeout", "60", *train(tmp, "beats"), ranks=2).end(0)
+
+
+def test_zinc_train_over_hosts_is_mpirun_and_gives_the_same_losses(tmp):
+    hosts = "a slots=1\nb slots=1\n"
+    job = Job(tmp, "--ssh_port", "2222", "--dry_run", "--json", *train(tmp, "run"), hostfile=hosts).end(0)
+    plan = json.loads(job.text(job.out))["ranks"]
+    assert plan[0]["argv"][:5] == ["mpirun", "-n", "2", "--host", "a:1,b:1"] and plan[0]["argv"][-2:] == ["--comm", "mpi"], plan
+    holds(plan[0]["env"]["OMPI_MCA_plm_rsh_agent"], "-p 2222")
+    Job(tmp, "--launcher", "local", *train(tmp, "mpi"), hostfile=hosts).end(0, 60)
+    Job(tmp, *train(tmp, "threads"), ranks=2).end(0)
+    assert losses(tmp, "mpi") == losses(tmp, "threads")
+
+
+def wait_until(what, job):
+    until = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < until, job.text(job.err)
+        time.sleep(0.02)
+
+
+def test_a_run_of_zinc_train_that_is_killed_goes_on_from_its_checkpoint(tmp):
+    job = Job(tmp, "--max_restarts", "1", *train(tmp, "run", "--save_steps", "5", "--max_steps", "100000"), ranks=2)
+    latest = os.path.join(tmp, "run", "latest")
+    wait_until(lambda: os.path.exists(latest), job)
+    first = job.text(latest).strip()
+    saved = os.stat(os.path.join(tmp, "run", first)).st_ino
+    os.kill(children(children(job.process.pid)[0])[0], signal.SIGKILL)
+    wait_until(lambda: "restart 1 of 1" in job.text(job.err), job)
+    at_restart = job.text(latest)
+    wait_until(lambda: job.text(latest) != at_restart, job)
+    job.process.send_signal(signal.SIGTERM)
+    job.end(143)
+    holds(job.text(job.err), "was ended by signal 9", "restart 1 of 1")
+    with open(os.path.join(tmp, "run", "metrics.jsonl"), encoding="utf-8") as f:
+        steps = [json.loads(line)["step"] for line in f]
+    assert len(steps) >= 5 and steps == list(range(1, len(steps) + 1)), steps  # none twice, none missing
+    assert os.stat(os.path.join(tmp, "run", first)).st_ino == saved  # it was not begun anew
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+        return [int(p) for p in f.read().split()]
+
+
+def main():
+    names = sys.argv[3:] or [n for n in globals() if n.startswith("test_")]
+    bad = 0
+    for name in names:
+        with tempfile.TemporaryDirectory() as tmp:
+            start = time.monotonic()
+            try:
+                globals()[name](os.path.realpath(tmp))
+                print(f"{name} ok {time.monotonic() - start:.1f} s")
+            except Exception as error:  # pylint: disable=broad-except
+                bad += 1
+                print(f"{name} FAILED: {type(error).__name__}: {error}")
+            for process in Job.started:  # what a failed test has left
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait(timeout=60)
+            Job.started.clear()
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# The launcher with real processes, and over two hosts where namespaces and sshd are there (else 77).
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+if(TARGET zinc)
+  function(zn_launch_test name)
+    add_test(NAME launch.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/launch/processes.py
+             $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data ${ARGN})
+    set_tests_properties(launch.${name} PROPERTIES TIMEOUT 240)
+  endfunction()
+  zn_launch_test(words test_arguments_arrive_byte_for_byte test_the_environment_says_who_a_rank_is
+                 test_python_programs_modules_and_scripts_to_read_first test_programs_that_cannot_run
+                 test_cores_are_divided test_a_busy_port_is_refused_if_asked_for_and_avoided_if_not)
+  zn_launch_test(ends test_the_first_failure_ends_all_and_gives_its_code test_a_rank_that_is_killed
+                 test_a_rank_that_does_not_hear_sigterm_is_killed test_an_agent_that_is_killed
+                 test_an_agent_that_is_stopped_is_lost_within_seconds
+                 test_a_launcher_that_is_killed_takes_all_with_it)
+  zn_launch_test(signals test_a_signal_to_the_launcher_reaches_every_rank
+                 test_a_second_signal_ends_at_once test_the_grace_period_ends)
+  zn_launch_test(hangs test_a_stopped_rank_is_a_hang test_silence_is_a_hang_and_a_touched_file_is_none)
+  zn_launch_test(hosts test_all_unfit_hosts_are_listed_and_nothing_starts
+                 test_ssh_gets_port_and_options_in_order test_min_nodes_goes_on_without_lost_hosts
+                 test_no_ssh_starts_one_hosts_ranks_on_each)
+  zn_launch_test(output test_each_rank_has_a_log test_much_output_arrives_whole
+                 test_a_slow_reader_loses_no_host)
+  zn_launch_test(restarts test_restarts_are_counted test_zinc_train_is_one_process_on_a_host
+                 test_a_run_of_zinc_train_that_is_killed_goes_on_from_its_checkpoint)
+  if(ZINC_MPI)
+    zn_launch_test(mpi test_openmpi_starts_agents_that_connect_back
+                   test_zinc_train_over_hosts_is_mpirun_and_gives_the_same_losses)
+  endif()
+endif()
