@@ -187,9 +187,12 @@ static zinc_status restore_deepspeed(const zn_train_setup *s, zn_engine *engine)
 
 zinc_status zn_train_load_state(const zn_train_setup *setup, zn_engine *engine)
 {
-    if (setup->resume.dir)
-        return setup->resume.deepspeed ? restore_deepspeed(setup, engine)
-                                       : restore_zinc(setup, engine);
+    if (setup->resume.dir) {
+        ZN_TRY(setup->resume.deepspeed ? restore_deepspeed(setup, engine)
+                                       : restore_zinc(setup, engine));
+        return zn_engine_set_source(engine, setup->o->from_scratch ? NULL : setup->o->model,
+                                    setup->o->seed);
+    }
     return setup->o->from_scratch ? zn_engine_random(engine, setup->o->seed)
                                   : zn_engine_load(engine, setup->o->model);
 }
