@@ -290,23 +290,41 @@ static zinc_status model_folder(const char *model, char **out)
     return slash ? zn_format(out, "%.*s", (int)(slash - model), model) : zn_strdup(".", out);
 }
 
-zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *dir)
+/* A tokenizer given apart from the model, and what says how conversations are written with it. */
+static zinc_status copy_tokenizer(const zn_train_options *o, const char *dir)
 {
+    static const char *const beside[] = {"tokenizer_config.json", "chat_template.jinja"};
     zinc_status status;
-    char *folder = NULL, *tokenizer = NULL, *to = NULL;
-    ZN_TRY_GOTO(model_folder(setup->o->model, &folder));
-    ZN_TRY_GOTO(zn_model_files_copy(folder, dir, setup->save_dtype));
-    if (setup->o->tokenizer) {
-        ZN_TRY_GOTO(zn_train_tokenizer_path(setup->o, &tokenizer));
-        ZN_TRY_GOTO(zn_fs_join(dir, "tokenizer.json", &to));
-        ZN_TRY_GOTO(zn_fs_copy(tokenizer, to));
+    char *tokenizer = NULL, *from = NULL, *to = NULL;
+    ZN_TRY_GOTO(zn_train_tokenizer_path(o, &tokenizer));
+    ZN_TRY_GOTO(zn_fs_join(dir, "tokenizer.json", &to));
+    ZN_TRY_GOTO(zn_fs_copy(tokenizer, to));
+    const char *slash = strrchr(tokenizer, '/');
+    for (int i = 0; i < 2; i++) {
+        zn_free(from);
+        zn_free(to);
+        from = to = NULL;
+        ZN_TRY_GOTO(zn_format(&from, "%.*s%s", slash ? (int)(slash + 1 - tokenizer) : 0, tokenizer,
+                              beside[i]));
+        ZN_TRY_GOTO(zn_fs_join(dir, beside[i], &to));
+        if (zn_fs_exists(from))
+            ZN_TRY_GOTO(zn_fs_copy(from, to));
     }
-    status = ZINC_OK;
 fail:
-    zn_free(folder);
     zn_free(tokenizer);
+    zn_free(from);
     zn_free(to);
     return status;
+}
+
+zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *dir)
+{
+    char *folder = NULL;
+    ZN_TRY(model_folder(setup->o->model, &folder));
+    const zinc_status status = zn_model_files_copy(folder, dir, setup->save_dtype);
+    zn_free(folder);
+    ZN_TRY(status);
+    return setup->o->tokenizer ? copy_tokenizer(setup->o, dir) : ZINC_OK;
 }
 
 zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *dev, zn_comm *comm)

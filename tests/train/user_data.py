@@ -104,6 +104,12 @@ def messages(runs):
     check("the sample", re.search(r"first of 2 training rows: \d+ tokens, (\d+) of them learned", done.stderr), done.stderr)
     check("the sample's answer", re.search(r"learned +H│e.*<\|im_end\|>\n", done.stderr), done.stderr)
     check("the template goes with the model", os.path.exists(os.path.join(out, "tokenizer_config.json")), os.listdir(out))
+    apart, learner = os.path.join(runs.tmp, "apart"), runs.model("qwen2")  # a tokenizer from elsewhere brings its template along
+    shutil.copytree(model, apart)
+    os.remove(os.path.join(apart, "tokenizer_config.json"))
+    runs.path("apart/chat_template.jinja", text=CHATML + "\n")
+    _, other = runs.train(learner, rows, "--max_steps", "1", "--tokenizer", apart)
+    check("what was taught with it", runs.eval(other, rows)["targets"] == runs.eval(out, rows)["targets"])
     answers, everything = runs.eval(model, rows), runs.eval(model, rows, "--loss_on", "all")
     check("targets of answers are fewer", 0 < answers["targets"] < everything["targets"], answers, everything)
     bad = runs.path("bad.jsonl", [{"messages": talk}, {"messages": [{"role": "robot", "content": ""}]}])
