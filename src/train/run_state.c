@@ -178,8 +178,9 @@ fail:
 static zinc_status refuse(const char *path, const char *what, int64_t saved, int64_t now,
                           const char *advice)
 {
-    ZN_FAIL(ZINC_E_CONFIG, "cannot resume from %s: it was made with %s %lld, and this run has %lld%s",
-            path, what, (long long)saved, (long long)now, advice);
+    ZN_FAIL(ZINC_E_CONFIG,
+            "cannot resume from %s: it was made with %s %lld, and this run has %lld%s", path, what,
+            (long long)saved, (long long)now, advice);
 }
 
 static zinc_status check_order(const zn_ckpt_meta *saved, const zn_ckpt_meta *now, const char *path)

@@ -17,9 +17,9 @@
 #include "engine/engine_ckpt.h"
 #include "train/run_state.h"
 
-#define MAX_FILES 32                      /* parts' files of rank 0 and what makes a model folder */
-#define PIECE_ELEMS ((int64_t)1 << 20)    /* written at once by the thread */
-#define MEMORY_SHARE 0.9                  /* of this machine's memory that copies may fill */
+#define MAX_FILES 32                   /* parts' files of rank 0 and what makes a model folder */
+#define PIECE_ELEMS ((int64_t)1 << 20) /* written at once by the thread */
+#define MEMORY_SHARE 0.9               /* of this machine's memory that copies may fill */
 
 struct zn_saver {
     const zn_train_setup *s;
@@ -32,15 +32,15 @@ struct zn_saver {
     float *copy; /* [snapshot.n_elems], or NULL: written at once */
     bool prepared, told_foreign;
 
-    bool pending;          /* begun and not finished */
-    atomic_bool written;   /* this rank's part is, or has failed */
-    bool threaded;         /* `thread` is to be joined */
+    bool pending;        /* begun and not finished */
+    atomic_bool written; /* this rank's part is, or has failed */
+    bool threaded;       /* `thread` is to be joined */
     pthread_t thread;
-    zn_error error;        /* of this rank's part; read once `written` */
-    char *dir;             /* checkpoint-N.tmp */
+    zn_error error; /* of this rank's part; read once `written` */
+    char *dir;      /* checkpoint-N.tmp */
     zn_ckpt_file files[MAX_FILES];
-    int n_files;           /* 2 of the part; on rank 0 more */
-    zn_ckpt_file *all;     /* [2 * n_ranks] exchanged */
+    int n_files;       /* 2 of the part; on rank 0 more */
+    zn_ckpt_file *all; /* [2 * n_ranks] exchanged */
     int64_t last;
 };
 
@@ -188,15 +188,15 @@ static void find_room(zn_saver *saver)
     const double all = bytes * (one_process ? saver->n_ranks : 1);
     const double most = MEMORY_SHARE * (double)zn_sys_memory_bytes();
     const bool fits = (double)zn_sys_rss_bytes() + all < most;
-    if (fits &&
-        zn_device_alloc(saver->dev, ZN_PLACE_HOST, ZN_MEM_BUFFERS, (size_t)bytes,
-                        "a checkpoint's copy", &saver->copy) == ZINC_OK)
+    if (fits && zn_device_alloc(saver->dev, ZN_PLACE_HOST, ZN_MEM_BUFFERS, (size_t)bytes,
+                                "a checkpoint's copy", &saver->copy) == ZINC_OK)
         return;
     saver->copy = NULL;
     if (saver->rank == 0)
-        zn_info("train",
-                "no room for a copy of %.1f MB a rank: training waits while a checkpoint is written",
-                bytes / 1e6);
+        zn_info(
+            "train",
+            "no room for a copy of %.1f MB a rank: training waits while a checkpoint is written",
+            bytes / 1e6);
 }
 
 /* Once a run, before its first save. */

@@ -5,7 +5,8 @@
 bits:DTYPE  a run cut in three is the unbroken one bit for bit        kill     kill -9 at random moments
 other       other stages, world sizes and precisions                  signals  SIGTERM, SIGINT, SIGUSR1
 refuse      what may not go on says why                               faults   writes, flushes and renames that fail
-damage      files that are damaged or missing are named               deepspeed:NAME  from DeepSpeed's checkpoints
+damage      files that are damaged or missing are named               mpi      ranks as processes
+deepspeed:NAME  from DeepSpeed's checkpoints
 """
 import errno
 import glob
@@ -127,6 +128,17 @@ def case_other(b):
                 check(abs(want_row[0] / got_row["loss"] - 1) <= tolerance, f"{saved} -> {other}: loss {want_row[0]} and {got_row['loss']}")
                 check(want_row[6] == got_row["tokens"], f"{saved} -> {other}: other samples")
             check((dtype == other[0]) != (f"is of a {'float32' if dtype == 'float32' else 'bfloat16'} run" in said), said)
+
+
+def case_mpi(b):
+    """Ranks that are processes save and go on as threads do."""
+    whole, cut = b.path("whole"), b.path("cut")
+    b.train(whole, "--max_steps", 8, dtype="bf16")
+    b.train(cut, "--max_steps", 4, "--save_steps", 2, "--comm", "mpi", dtype="bf16")
+    b.verify(latest(cut))
+    b.train(cut, "--max_steps", 8, "--resume_from_checkpoint", "--comm", "mpi", dtype="bf16")
+    check(curve(whole) == curve(cut), "the rows differ")
+    check(bits(whole + "/model.safetensors") == bits(cut + "/model.safetensors"), "the weights differ")
 
 
 def case_refuse(b):
