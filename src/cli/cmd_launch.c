@@ -183,15 +183,13 @@ const zn_command zn_command_launch = {
 static const zn_option agent_options[] = {
     VALUE("fd", "N", "stdin and stdout", "the open socket to the launcher"),
     VALUE("connect", "HOST:PORT", NULL, "the launcher's address instead"),
-    VALUE("node", "K", NULL, "this host's place in the plan"),
 };
 
 static int run_agent(const zn_args *args)
 {
     zinc_status status;
-    zn_agent_options o = {.fd = -1, .connect = zn_args_get(args, "connect"), .node = -1};
+    zn_agent_options o = {.fd = -1, .connect = zn_args_get(args, "connect")};
     ZN_TRY_GOTO(zn_args_int(args, "fd", 0, 65535, &o.fd));
-    ZN_TRY_GOTO(zn_args_int(args, "node", 0, 65535, &o.node));
     ZN_TRY_GOTO(zn_agent_run(&o));
 fail:
     return status == ZINC_OK ? 0 : zn_cli_fail("agent", status);

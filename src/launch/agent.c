@@ -209,11 +209,9 @@ fail:
 }
 
 /* Place in the plan, from who started this process. */
-static int own_place(int64_t given)
+static int own_place(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-    if (given >= 0)
-        return (int)given;
     for (int i = 0; i < 3; i++) {
         const char *text = zn_launch_getenv(names[i]);
         if (text)
@@ -224,17 +222,13 @@ static int own_place(int64_t given)
 
 static zinc_status open_wire(const zn_agent_options *o, zn_agent *agent)
 {
-    char line[256] = "";
     const char *token = "";
     zn_buf hello = {0};
     zinc_status status;
     int fd = (int)o->fd;
     if (o->connect) {
         token = zn_launch_getenv("ZINC_AGENT_TOKEN");
-        if (!token) {
-            token = fgets(line, sizeof line, stdin) ? line : "";
-            line[strcspn(line, "\n")] = '\0';
-        }
+        token = token ? token : "";
         ZN_TRY(connect_to(o->connect, &fd));
     }
     zn_wire_open(&agent->wire, fd >= 0 ? fd : STDIN_FILENO, fd >= 0 ? fd : STDOUT_FILENO);
@@ -242,7 +236,7 @@ static zinc_status open_wire(const zn_agent_options *o, zn_agent *agent)
     ZN_TRY_GOTO(zn_wire_greet(&agent->wire));
     ZN_TRY_GOTO(zn_buf_append(&hello, zinc_version(), strlen(zinc_version()) + 1));
     ZN_TRY_GOTO(zn_buf_append(&hello, token, strlen(token) + 1));
-    ZN_TRY_GOTO(zn_wire_send(&agent->wire, ZN_FRAME_READY, 0, o->connect ? own_place(o->node) : 0,
+    ZN_TRY_GOTO(zn_wire_send(&agent->wire, ZN_FRAME_READY, 0, o->connect ? own_place() : 0,
                              hello.data, hello.n));
 fail:
     zn_buf_fini(&hello);

@@ -61,8 +61,7 @@ ZINC_MUST_CHECK zinc_status zn_launch_run(const zn_launch_options *options, int 
 /* How an agent reaches its launcher. */
 typedef struct zn_agent_options {
     int64_t fd;          /* an open socket; -1: standard input and output */
-    const char *connect; /* HOST:PORT instead; the token comes from ZINC_AGENT_TOKEN or stdin */
-    int64_t node;        /* this host's place in the plan; -1: ask the MPI or Slurm environment */
+    const char *connect; /* HOST:PORT instead; the token comes from ZINC_AGENT_TOKEN */
 } zn_agent_options;
 
 /** One host's agent; returns when its ranks are gone. */

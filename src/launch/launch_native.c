@@ -61,6 +61,7 @@ static zinc_status add_mpi_environment(const zn_launch_options *o, zn_words *env
         "OMPI_MCA_mpi_yield_when_idle=1",
     };
     const char *launcher = o->launcher ? o->launcher : "ssh";
+    const char *args = strcmp(launcher, "ssh") == 0 ? o->launcher_args : NULL;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(settings[i], "="), settings[i]);
@@ -72,12 +73,12 @@ static zinc_status add_mpi_environment(const zn_launch_options *o, zn_words *env
     if (strcmp(launcher, "local") == 0)
         return ZINC_OK;
     ZN_TRY(zn_words_set(env, "OMPI_MCA_plm=rsh"));
-    if (o->ssh_port > 0 || (o->launcher_args && *o->launcher_args)) {
+    if (o->ssh_port > 0 || args) {
         char port[32] = "";
         if (o->ssh_port > 0)
             snprintf(port, sizeof port, " -p %lld", (long long)o->ssh_port);
         return zn_words_addf(env, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes%s%s%s", port,
-                             o->launcher_args ? " " : "", o->launcher_args ? o->launcher_args : "");
+                             args ? " " : "", args ? args : "");
     }
     return zn_words_set(env, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes");
 }
@@ -95,6 +96,12 @@ static zinc_status add_mpirun(const zn_launch_options *o, const zn_plan *plan, c
     for (int i = 0; i < plan->pool.n && !local; i++)
         ZN_TRY_GOTO(zn_buf_printf(&hosts, "%s%s:%d", i ? "," : "", plan->pool.hosts[i].name,
                                   plan->pool.hosts[i].n_slots));
+    if (o->launcher && strcmp(o->launcher, "openmpi") == 0 && o->launcher_args)
+        ZN_TRY_GOTO(zn_shell_split(o->launcher_args, "launcher_args", argv));
+    if (o->hang_timeout_s > 0) { /* the agent's file is of use where rank 0 runs on this host */
+        ZN_TRY_GOTO(zn_words_add(argv, "-x"));
+        ZN_TRY_GOTO(zn_words_add(argv, "ZINC_HEARTBEAT_FILE"));
+    }
     if (hosts.n) {
         ZN_TRY_GOTO(zn_words_add(argv, "--host"));
         ZN_TRY_GOTO(zn_words_add(argv, hosts.data));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* runner.c — how agents come to be: forked here, one ssh each (frames over its pipes), or one
- * command for all (mpirun, srun, pdsh), whose agents connect back with a token that no command line
+ * command for all (mpirun, srun), whose agents connect back with a token that no command line
  * shows. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4 */
@@ -26,8 +26,8 @@ extern char **environ;
 
 bool zn_runner_is_collective(const zn_launch_options *o)
 {
-    static const char *const names[] = {"openmpi", "mpich", "slurm", "pdsh"};
-    for (int i = 0; o->launcher && i < 4; i++)
+    static const char *const names[] = {"openmpi", "mpich", "slurm"};
+    for (int i = 0; o->launcher && i < 3; i++)
         if (strcmp(o->launcher, names[i]) == 0)
             return true;
     return false;
@@ -73,10 +73,11 @@ static zinc_status ssh_words(const zn_launcher *l, const char *host, zn_words *a
 {
     zinc_status status;
     const zn_launch_options *o = l->options;
+    const bool pdsh = o->launcher && strcmp(o->launcher, "pdsh") == 0; /* its words are not ssh's */
     zn_words remote = {0};
     zn_buf command = {0};
     ZN_TRY_GOTO(zn_words_add(argv, "ssh"));
-    if (o->launcher_args) /* first: ssh keeps the first value it meets */
+    if (o->launcher_args && !pdsh) /* first: ssh keeps the first value it meets */
         ZN_TRY_GOTO(zn_shell_split(o->launcher_args, "launcher_args", argv));
     ZN_TRY_GOTO(zn_words_add(argv, "-o"));
     ZN_TRY_GOTO(zn_words_add(argv, "BatchMode=yes"));
@@ -223,44 +224,18 @@ static zinc_status runner_words(const zn_launcher *l, const char *hosts, const c
                                  "--kill-on-bad-exit=1",
                                  "--export=ALL",
                                  NULL};
-    const char *const pdsh[] = {"pdsh", "-S", "-R", "ssh", "-f", "1024", "-w", hosts, NULL};
     const char *const *words = strcmp(o->launcher, "openmpi") == 0 ? openmpi
                                : strcmp(o->launcher, "mpich") == 0 ? mpich
-                               : strcmp(o->launcher, "slurm") == 0 ? slurm
-                                                                   : pdsh;
+                                                                   : slurm;
     ZN_TRY(add_texts(argv, words));
     return o->launcher_args ? zn_shell_split(o->launcher_args, "launcher_args", argv) : ZINC_OK;
-}
-
-/* "zinc agent --connect HOST:PORT", for pdsh as shell text with its %n, a host's place in the list.
- */
-static zinc_status agent_words(const zn_launcher *l, const char *connect, zn_words *argv)
-{
-    zinc_status status;
-    zn_words words = {0};
-    zn_buf command = {0};
-    const bool pdsh = strcmp(l->options->launcher, "pdsh") == 0;
-    zn_words *to = pdsh ? &words : argv;
-    ZN_TRY_GOTO(zn_words_add(to, l->plan->self));
-    ZN_TRY_GOTO(zn_words_add(to, "agent"));
-    ZN_TRY_GOTO(zn_words_add(to, "--connect"));
-    ZN_TRY_GOTO(zn_words_add(to, connect));
-    if (pdsh) {
-        ZN_TRY_GOTO(zn_shell_command(&words, &command));
-        ZN_TRY_GOTO(zn_buf_puts(&command, " --node %n"));
-        ZN_TRY_GOTO(zn_words_add(argv, command.data));
-    }
-fail:
-    zn_words_fini(&words);
-    zn_buf_fini(&command);
-    return status;
 }
 
 /* What the runner needs in its environment. */
 static zinc_status runner_env(const zn_launcher *l, zn_words *env)
 {
-    static const char *const settings[] = {
-        "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "PDSH_RCMD_TYPE=ssh"};
+    static const char *const settings[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
     char text[256];
     for (char **e = environ; e && *e; e++)
         ZN_TRY(zn_words_add(env, *e));
@@ -270,13 +245,7 @@ static zinc_status runner_env(const zn_launcher *l, zn_words *env)
         snprintf(text, sizeof text, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes -p %lld",
                  (long long)l->options->ssh_port);
         ZN_TRY(zn_words_set(env, text));
-        const char *own = zn_words_value(env, "PDSH_SSH_ARGS_APPEND");
-        snprintf(text, sizeof text, "PDSH_SSH_ARGS_APPEND=%s -p %lld", own ? own : "",
-                 (long long)l->options->ssh_port);
-        ZN_TRY(zn_words_set(env, text));
     }
-    if (strcmp(l->options->launcher, "pdsh") == 0)
-        return ZINC_OK; /* it reads the token from its input, which pdsh copies to every host */
     snprintf(text, sizeof text, TOKEN_NAME "=%s", l->token);
     return zn_words_set(env, text);
 }
@@ -285,7 +254,6 @@ static zinc_status spawn_runner(zn_launcher *l, const zn_words *argv, const zn_w
 {
     zinc_status status;
     int in[2] = {-1, -1}, err[2] = {-1, -1}, error = 0;
-    char line[40];
     ZN_TRY_GOTO(zn_spawn_pipe(in));
     ZN_TRY_GOTO(zn_spawn_pipe(err));
     const zn_spawn_params params = {.argv = argv,
@@ -300,9 +268,6 @@ static zinc_status spawn_runner(zn_launcher *l, const zn_words *argv, const zn_w
         status = not_installed(argv->items[0], error, l->options->launcher);
         goto fail;
     }
-    const int n = snprintf(line, sizeof line, "%s\n", l->token);
-    if (strcmp(l->options->launcher, "pdsh") == 0 && write(in[1], line, (size_t)n) != n)
-        ZN_FAIL_GOTO(ZINC_E_IO, "pdsh does not read its input");
     l->runner_err = err[0];
     fcntl(err[0], F_SETFL, O_NONBLOCK);
     err[0] = -1;
@@ -330,7 +295,10 @@ zinc_status zn_runner_start_all(zn_launcher *l)
     ZN_TRY_GOTO(zn_format(&connect, "%s:%d", own_address(l, own, sizeof own), port));
     snprintf(count, sizeof count, "%d", l->plan->pool.n);
     ZN_TRY_GOTO(runner_words(l, hosts.data, count, &argv));
-    ZN_TRY_GOTO(agent_words(l, connect, &argv));
+    ZN_TRY_GOTO(zn_words_add(&argv, l->plan->self));
+    ZN_TRY_GOTO(zn_words_add(&argv, "agent"));
+    ZN_TRY_GOTO(zn_words_add(&argv, "--connect"));
+    ZN_TRY_GOTO(zn_words_add(&argv, connect));
     ZN_TRY_GOTO(runner_env(l, &env));
     ZN_TRY_GOTO(spawn_runner(l, &argv, &env));
 fail:

@@ -24,6 +24,9 @@ if(TARGET zinc)
                  test_a_slow_reader_loses_no_host)
   zn_launch_test(restarts test_restarts_are_counted test_zinc_train_is_one_process_on_a_host
                  test_a_run_of_zinc_train_that_is_killed_goes_on_from_its_checkpoint)
+  add_test(NAME launch.two_hosts COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc>
+           ${CMAKE_SOURCE_DIR}/tests/data)
+  set_tests_properties(launch.two_hosts PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
   if(ZINC_MPI)
     zn_launch_test(mpi test_openmpi_starts_agents_that_connect_back
                    test_zinc_train_over_hosts_is_mpirun_and_gives_the_same_losses)
