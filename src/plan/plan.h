@@ -164,6 +164,8 @@ void zn_plan_apply_variant(const zn_plan_variant *variant, zn_plan_run *run);
 /* ---- output; all append ---- */
 
 ZINC_MUST_CHECK zinc_status zn_plan_append_text(const zn_plan_search *search, zn_buf *out);
+/** The part of the text that says what would fit, for a search whose run does not. */
+ZINC_MUST_CHECK zinc_status zn_plan_append_advice(const zn_plan_search *search, zn_buf *out);
 ZINC_MUST_CHECK zinc_status zn_plan_append_json(const zn_plan_search *search, zn_buf *out);
 /** Every stage and offload, as text or as {"rows":[…]}. */
 ZINC_MUST_CHECK zinc_status zn_plan_append_all(const zn_plan_run *run, bool json, zn_buf *out);

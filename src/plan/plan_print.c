@@ -185,7 +185,7 @@ static zinc_status append_needs(const zn_plan *plan, zn_buf *out)
     return zn_buf_puts(out, "):\n");
 }
 
-static zinc_status append_fixes(const zn_plan_search *s, zn_buf *out)
+zinc_status zn_plan_append_advice(const zn_plan_search *s, zn_buf *out)
 {
     if (s->needs_disk) {
         ZN_TRY(zn_buf_puts(out, "CPU offload does not fit: "));
@@ -216,7 +216,7 @@ zinc_status zn_plan_append_text(const zn_plan_search *search, zn_buf *out)
                                       "--gpu_memory.\n");
     ZN_TRY(zn_buf_puts(out, "It does not fit: "));
     ZN_TRY(append_over(&search->before, out));
-    return append_fixes(search, out);
+    return zn_plan_append_advice(search, out);
 }
 
 /* ---- all ---- */

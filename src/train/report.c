@@ -6,17 +6,12 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "plan/plan.h"
 #include "train/train_internal.h"
 
 void zn_train_format_bytes(char *out, size_t n, double bytes)
 {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
-    int u = 0;
-    while (bytes >= 999.95 && u < 4) {
-        bytes /= 1000;
-        u++;
-    }
-    snprintf(out, n, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    zn_plan_format_bytes(out, n, bytes);
 }
 
 static void print_row(const char *name, int64_t device, int64_t host, double formula)
@@ -33,16 +28,12 @@ static double total(const zn_zero_formula *f)
     return f->parameters + f->gradients + f->masters + f->optimizer_state;
 }
 
-static void formula_for(const zn_train_setup *setup, const zn_param_list *list, int stage,
+static void formula_for(const zn_train_setup *setup, const zn_param_list *list,
                         zn_zero_formula *out)
 {
     zn_zero_params params;
     const zn_engine_params engine = zn_train_engine_params(setup, NULL, NULL);
     zn_engine_zero_params(&engine, &params);
-    if (stage >= 0) { /* what a rank of its own would hold: the textbook's table */
-        params.stage = stage;
-        params.share_parameters = false;
-    }
     zn_zero_formula_bytes(&params, setup->n_ranks, list, out);
 }
 
@@ -66,7 +57,7 @@ void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_de
     zn_zero_stats stats;
     zn_mem_usage usage, host;
     const zn_param_list *list = zn_engine_param_list(engine);
-    formula_for(setup, list, -1, &f);
+    formula_for(setup, list, &f);
     const double of_formula[] = {[ZN_MEM_PARAMETERS] = f.parameters,
                                  [ZN_MEM_GRADIENTS] = f.gradients,
                                  [ZN_MEM_MASTERS] = f.masters,
@@ -99,25 +90,25 @@ void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_de
     print_frozen(list);
 }
 
-/* Model-state bytes of a rank at every stage. */
+/* A table that cannot be made is left out: it is a remark, and the run goes on. */
+static void print_made(zinc_status status, zn_buf *text)
+{
+    if (status == ZINC_OK)
+        fputs(text->data, stderr);
+    zn_buf_fini(text);
+}
+
+/* Model-state bytes that a rank of its own would hold on the device at every stage. */
 static void print_stages(const zn_train_setup *setup, const zn_param_list *list)
 {
+    zn_zero_params params;
+    zn_buf text = {0};
+    const zn_engine_params engine = zn_train_engine_params(setup, NULL, NULL);
+    const zn_zero_plan_params plan = {
+        .zero = &params, .n_ranks = setup->n_ranks, .tied = setup->spec.tied};
+    zn_engine_zero_params(&engine, &params);
     fprintf(stderr, "memory of a rank by stage (%d ranks), without activations:\n", setup->n_ranks);
-    fprintf(stderr, "  %-7s %12s %12s %12s %12s %12s\n", "stage", "parameters", "gradients",
-            "masters", "optimizer", "sum");
-    for (int stage = 0; stage <= 3; stage++) {
-        zn_zero_formula f;
-        char cells[5][32];
-        formula_for(setup, list, stage, &f);
-        zn_train_format_bytes(cells[0], sizeof cells[0], f.parameters);
-        zn_train_format_bytes(cells[1], sizeof cells[1], f.gradients);
-        zn_train_format_bytes(cells[2], sizeof cells[2], f.masters);
-        zn_train_format_bytes(cells[3], sizeof cells[3], f.optimizer_state);
-        zn_train_format_bytes(cells[4], sizeof cells[4], total(&f));
-        fprintf(stderr, "  %d%-6s %12s %12s %12s %12s %12s\n", stage,
-                stage == setup->values->zero.stage ? " <-" : "", cells[0], cells[1], cells[2],
-                cells[3], cells[4]);
-    }
+    print_made(zn_plan_append_stages(&plan, list, setup->values->zero.stage, &text), &text);
 }
 
 void zn_train_print_plan(const zn_train_setup *setup)
@@ -142,22 +133,41 @@ void zn_train_print_plan(const zn_train_setup *setup)
     zn_param_list_fini(&list);
 }
 
+/* The change that makes it fit, from the planner. */
+static zinc_status append_advice(const zn_train_setup *setup, const zn_param_list *list,
+                                 zn_buf *text)
+{
+    const zn_train_options *o = setup->o;
+    const double memory = (double)zn_sys_memory_bytes();
+    const double device = o->device_limit > 0 ? (double)o->device_limit : memory / setup->n_ranks;
+    const zn_plan_run run = {.spec = &setup->spec,
+                             .list = list,
+                             .config = *setup->values,
+                             .optim = setup->optim,
+                             .checkpointing = o->gradient_checkpointing,
+                             .shared = zn_train_engine_params(setup, NULL, NULL).share_parameters,
+                             .block_size = setup->block_size,
+                             .n_threads = setup->threads,
+                             .hw = {.name = "",
+                                    .gpus = setup->n_ranks,
+                                    .nodes = 1,
+                                    .device_bytes = device,
+                                    .host_bytes = memory}};
+    zn_plan_search search;
+    ZN_TRY(zn_plan_find(&run, &search));
+    if (!search.before.fits)
+        return zn_plan_append_advice(&search, text);
+    return zn_buf_puts(text, "what would help: a smaller --per_device_train_batch_size or "
+                             "--block_size, --gradient_checkpointing, or a higher "
+                             "\"zero_optimization\": {\"stage\"}\n");
+}
+
 void zn_train_explain_nomem(const zn_train_setup *setup)
 {
     zn_param_list list = {0};
-    zn_zero_formula now, best;
-    if (zn_train_param_list(setup, &list) == ZINC_OK && setup->values) {
-        formula_for(setup, &list, -1, &now);
-        formula_for(setup, &list, 3, &best);
-        char a[32], b[32];
-        zn_train_format_bytes(a, sizeof a, total(&now));
-        zn_train_format_bytes(b, sizeof b, total(&best));
-        fprintf(stderr,
-                "what would help: model states take %s a rank at stage %d and %s at stage 3 "
-                "(\"zero_optimization\": {\"stage\": 3}); activations shrink with a smaller "
-                "--per_device_train_batch_size, a smaller --block_size, or "
-                "--gradient_checkpointing\n",
-                a, setup->values->zero.stage, b);
+    zn_buf text = {0};
+    if (zn_train_param_list(setup, &list) == ZINC_OK && setup->values && setup->optim) {
+        print_made(append_advice(setup, &list, &text), &text);
         print_stages(setup, &list);
     }
     zn_param_list_fini(&list);

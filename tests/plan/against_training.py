@@ -3,7 +3,8 @@
 """A plan beside the run it plans: against_training.py ZINC DATA_DIR CASE.
 
 States: `zinc plan` and the account of `zinc train` agree within 2% in every category of the start-up table and in the peak of
-the metrics, at every stage on one and two ranks. Offload: the same with the optimizer on the host. Program: documents, exit codes
+the metrics, at every stage on one and two ranks. Offload: the same with the optimizer on the host. Advice: what a run out of memory
+names makes it run. Program: documents, exit codes
 and files as a shell sees them, and the answer for 1,024 ranks comes in less than a second.
 """
 import json
@@ -107,6 +108,33 @@ def offload(runs):
             sys.exit(f"{zero}: host: planned {plan['host']['total']}, held {row['mem_host_peak']}")
 
 
+def advice(runs):
+    """A run that is out of memory names a change, and with the change it runs in the same memory."""
+    runs.use_model("llama")
+    config = {"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
+    path = os.path.join(runs.tmp, "ds.json")
+    argv = [runs.zinc, "train", "--model", os.path.join(runs.model, "config.json"), "--from_scratch", "--train_file", runs.rows,
+            "--deepspeed", path, "--max_steps", "2", "--output_dir", os.path.join(runs.tmp, "small"), "--overwrite_output_dir",
+            "--ranks", "2", "--block_size", "64", "--threads", "1", "--device_memory", "2500KB"]
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    told = dict(re.findall(r"^  ([a-z_.-]+) +(\d+|true|\"cpu\") ", run(argv, 3).stderr, re.M))
+    if not told:
+        sys.exit("nothing was advised")
+    for key, value in told.items():
+        at = config
+        if key.startswith("--"):
+            argv.append(key)
+            continue
+        *blocks, last = key.split(".")
+        for block in blocks:
+            at = at.setdefault(block, {})
+        at[last] = json.loads(value)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    run(argv)
+
+
 def program(runs):
     zinc = runs.zinc
     start = time.monotonic()
@@ -143,7 +171,7 @@ def program(runs):
 def main():
     zinc, data, case = sys.argv[1:4]
     with tempfile.TemporaryDirectory() as tmp:
-        {"states": states, "knobs": knobs, "offload": offload, "program": program}[case](Runs(zinc, data, tmp))
+        {"states": states, "knobs": knobs, "offload": offload, "advice": advice, "program": program}[case](Runs(zinc, data, tmp))
 
 
 main()
