@@ -4,8 +4,8 @@
 
 States: `zinc plan` and the account of `zinc train` agree within 2% in every category of the start-up table and in the peak of
 the metrics, at every stage on one and two ranks. Offload: the same with the optimizer on the host. Advice: what a run out of memory
-names makes it run. Program: documents, exit codes
-and files as a shell sees them, and the answer for 1,024 ranks comes in less than a second.
+names makes it run. Program: documents, exit codes and files as a shell sees them, and the answer for 1,024 ranks comes in less
+than a second.
 """
 import json
 import os
@@ -118,7 +118,7 @@ def advice(runs):
             "--ranks", "2", "--block_size", "64", "--threads", "1", "--device_memory", "2500KB"]
     with open(path, "w", encoding="utf-8") as f:
         json.dump(config, f)
-    told = dict(re.findall(r"^  ([a-z_.-]+) +(\d+|true|\"cpu\") ", run(argv, 3).stderr, re.M))
+    told = dict(re.findall(r"^  ([a-z_.-]+) +(\d+|true|\"cpu\") ", run(argv, 3).stderr.partition("What fits")[2], re.M))
     if not told:
         sys.exit("nothing was advised")
     for key, value in told.items():
