@@ -231,7 +231,9 @@ static zinc_status append_variant(const zn_plan_variant *v, const zn_plan *plan,
     return zn_buf_printf(out, "  %-6d %-32s %12s %12s %12s %12s  %-10s %s\n", v->stage,
                          zn_plan_offload_name(v->optimizer, v->params), cells[0], cells[1],
                          cells[2], step, plan->step_s > 0 ? zn_plan_cause_name(plan->bound) : "-",
-                         plan->fits ? "yes" : "no");
+                         plan->limit[0] <= 0 ? "-"
+                         : plan->fits        ? "yes"
+                                             : "no");
 }
 
 static zinc_status append_variant_json(const zn_plan_variant *v, const zn_plan *plan, bool first,
