@@ -10,10 +10,10 @@
 
 #define LOAD_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY)
 
-zinc_status zn_json_parse(const char *text, size_t n, const char *where, json_t **out)
+static zinc_status parse(const char *text, size_t n, const char *where, size_t flags, json_t **out)
 {
     json_error_t error;
-    json_t *value = json_loadb(text, n, LOAD_FLAGS, &error);
+    json_t *value = json_loadb(text, n, flags, &error);
     if (!value)
         ZN_FAIL(ZINC_E_FORMAT, "%s: not valid JSON at line %d column %d: %s", where, error.line,
                 error.column, error.text);
@@ -21,14 +21,29 @@ zinc_status zn_json_parse(const char *text, size_t n, const char *where, json_t 
     return ZINC_OK;
 }
 
-zinc_status zn_json_load(const char *path, json_t **out)
+zinc_status zn_json_parse(const char *text, size_t n, const char *where, json_t **out)
+{
+    return parse(text, n, where, LOAD_FLAGS, out);
+}
+
+static zinc_status load(const char *path, size_t flags, json_t **out)
 {
     zn_map map = {0};
     ZN_TRY(zn_map_open(path, &map));
     const zinc_status status =
-        zn_json_parse(map.data ? (const char *)map.data : "", map.n_bytes, path, out);
+        parse(map.data ? (const char *)map.data : "", map.n_bytes, path, flags, out);
     zn_map_close(&map);
     return status;
+}
+
+zinc_status zn_json_load(const char *path, json_t **out)
+{
+    return load(path, LOAD_FLAGS, out);
+}
+
+zinc_status zn_json_load_reals(const char *path, json_t **out)
+{
+    return load(path, LOAD_FLAGS | JSON_DECODE_INT_AS_REAL, out);
 }
 
 static int append_chunk(const char *bytes, size_t n, void *buf)

@@ -13,6 +13,10 @@
  *  errors; U+0000 in strings is allowed. Release with json_decref. Errors: E_IO, E_FORMAT. */
 ZINC_MUST_CHECK zinc_status zn_json_load(const char *path, json_t **out);
 
+/** The same with every number a real, whatever its size: tokenizer_config.json of many models has
+ *  "model_max_length": 1000000000000000019884624838656, int(1e30) of Python. */
+ZINC_MUST_CHECK zinc_status zn_json_load_reals(const char *path, json_t **out);
+
 /** Parse n bytes; `where` names them in the message ("FILE header", "FILE:12"). */
 ZINC_MUST_CHECK zinc_status zn_json_parse(const char *text, size_t n, const char *where,
                                           json_t **out);

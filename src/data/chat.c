@@ -49,7 +49,7 @@ static zinc_status read_config(zn_chat *chat)
     ZN_TRY_GOTO(zn_format(&path, "%stokenizer_config.json", chat->folder));
     if (!zn_fs_exists(path))
         goto fail;
-    ZN_TRY_GOTO(zn_json_load(path, &config));
+    ZN_TRY_GOTO(zn_json_load_reals(path, &config));
     ZN_TRY_GOTO(read_token(config, "bos_token", &chat->bos));
     ZN_TRY_GOTO(read_token(config, "eos_token", &chat->eos));
     const json_t *text = template_of(config);
