@@ -122,6 +122,14 @@ static zinc_status try_once(const zn_launch_options *given, attempt *a, int64_t 
         status = ZINC_OK;
         goto fail;
     }
+    if (status == ZINC_E_COMM && *restarts > 0 && *restarts < given->max_restarts) {
+        (*restarts)++; /* a host that went down may be on its way up */
+        zn_warn("launch", "%s\nrestart %lld of %lld", zinc_last_error(), (long long)*restarts,
+                (long long)given->max_restarts);
+        *again = true;
+        status = ZINC_OK;
+        goto fail;
+    }
     if (status != ZINC_OK || *exit_code == 0 || signal || *restarts >= given->max_restarts ||
         is_final(given, *exit_code))
         goto fail;

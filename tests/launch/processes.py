@@ -24,6 +24,7 @@ case $host in
 refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
 nozinc) exit 127 ;;
 silent) exec sleep 30 ;;
+once) mkdir once 2>/dev/null || { echo "No route to host" >&2; exit 255; } ;;
 chatty) echo "Welcome to chatty!" ;;
 esac
 env -i HOME="$HOME" PATH="$PATH" sh -c "${args[n-1]}"
@@ -250,6 +251,38 @@ def test_programs_that_cannot_run(tmp):
     Job(tmp, "--", "./plain/").end(126)
 
 
+def plan(tmp, *words, code=0, **more):
+    job = Job(tmp, *words, "--dry-run", "--json", "--", "prog.py", "x", **more).end(code)
+    return json.loads(job.text(job.out)) if code == 0 else job.text(job.err)
+
+
+def test_the_plan_is_made_without_reaching_a_host(tmp):
+    hosts = "w1 slots=1\nrefused slots=2\n"
+    got = plan(tmp, hostfile=hosts)
+    assert got["hosts"] == [{"name": "w1", "slots": [0]}, {"name": "refused", "slots": [0, 1]}] and got["master_addr"] == "w1", got
+    assert [(r["rank"], r["host"], r["local_rank"]) for r in got["ranks"]] == [(0, "w1", 0), (1, "refused", 0), (2, "refused", 1)], got
+    assert got["ranks"][0]["argv"] == ["python3", "-u", "prog.py", "x"], got
+    assert not os.path.exists(os.path.join(tmp, "ssh.log"))
+    mask = {"CUDA_VISIBLE_DEVICES": "2,5"}
+    assert plan(tmp, "--num-nodes=1", env=mask, ranks=2)["ranks"][1]["env"]["CUDA_VISIBLE_DEVICES"] == "2,5"
+    assert plan(tmp, "--include", "localhost:5", env=mask, ranks=-1)["hosts"] == [{"name": "localhost", "slots": [5]}]
+    holds(plan(tmp, "--include", "localhost:0", env=mask, ranks=-1, code=2), "no slot 0 on host localhost; it has 2,5")
+    holds(plan(tmp, env=mask, ranks=3, code=1), "CUDA_VISIBLE_DEVICES lists 2 devices")
+    assert plan(tmp, "--exclude", "w1@refused", hostfile=hosts)["hosts"] == []
+    holds(plan(tmp, "--num_gpus", "2", hostfile=hosts, code=1), "host w1 has 1 slots")
+    holds(plan(tmp, "--include", "w1", "--exclude", "w1", hostfile=hosts, code=2), "exclude each other")
+    holds(plan(tmp, "--include", "w1", "--num_nodes", "1", hostfile=hosts, code=2), "give one kind")
+    holds(plan(tmp, "--elastic_training", code=2), "--max_restarts")
+    holds(plan(tmp, "--launcher", "mvapich", code=2), "there are ssh, local, openmpi")
+    holds(plan(tmp, "--hostfile", "nowhere", code=1), "nowhere: there is no such file")
+    holds(plan(tmp, "--hostfile", ".", code=1), "is a folder")
+    holds(plan(tmp, hostfile="w1 slots=1\nw2 slot=1\n", code=1), "hosts:2:4: expected slots=")
+    holds(plan(tmp, "--export", "1X=2", code=2), "expected NAME=VALUE")
+    holds(plan(tmp, "--no_ssh", code=2), "--node_rank K")
+    job = Job(tmp, "--exclude", "w1@refused", "--", "true", hostfile=hosts).end(1)
+    holds(job.text(job.err), "no slot is left")
+
+
 def test_all_unfit_hosts_are_listed_and_nothing_starts(tmp):
     job = Job(tmp, "--connect_timeout", "1", "--", "touch", "started", hostfile="a slots=1\nrefused slots=1\nnozinc slots=1\nsilent slots=1\n").end(6)
     holds(job.text(job.err), "3 of 4 hosts", "refused: ssh fails", "Connection refused", "nozinc: there is no", "silent: it did not answer within 1 s")
@@ -276,6 +309,14 @@ def test_restarts_are_counted(tmp):
     Job(tmp, "--max_restarts", "1", *bash("echo x >>tries; exit 9"), ranks=1).end(9)
     with open(os.path.join(tmp, "tries"), encoding="utf-8") as f:
         assert f.read() == "x\nx\n"
+
+
+def test_a_host_that_went_down_is_tried_again(tmp):
+    job = Job(tmp, "--max_restarts", "2", *bash("exit 9"), hostfile="a slots=1\nonce slots=1\n").end(6)
+    holds(job.text(job.err), "restart 1 of 2 after exit code 9", "restart 2 of 2", "once: ssh fails: No route to host")
+    os.rmdir(os.path.join(tmp, "once"))
+    job = Job(tmp, "--max_restarts", "1", "--min_nodes", "1", *bash('test $WORLD_SIZE = 1 || exit 9'), hostfile="a slots=1\nonce slots=1\n").end(0)
+    holds(job.text(job.err), "going on without host once")
 
 
 def test_each_rank_has_a_log(tmp):

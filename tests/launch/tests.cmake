@@ -9,6 +9,7 @@ if(TARGET zinc)
   endfunction()
   zn_launch_test(words test_arguments_arrive_byte_for_byte test_the_environment_says_who_a_rank_is
                  test_python_programs_modules_and_scripts_to_read_first test_programs_that_cannot_run
+                 test_the_plan_is_made_without_reaching_a_host
                  test_cores_are_divided test_a_busy_port_is_refused_if_asked_for_and_avoided_if_not)
   zn_launch_test(ends test_the_first_failure_ends_all_and_gives_its_code test_a_rank_that_is_killed
                  test_a_rank_that_does_not_hear_sigterm_is_killed test_an_agent_that_is_killed
@@ -22,7 +23,8 @@ if(TARGET zinc)
                  test_no_ssh_starts_one_hosts_ranks_on_each)
   zn_launch_test(output test_each_rank_has_a_log test_much_output_arrives_whole
                  test_a_slow_reader_loses_no_host)
-  zn_launch_test(restarts test_restarts_are_counted test_zinc_train_is_one_process_on_a_host
+  zn_launch_test(restarts test_restarts_are_counted test_a_host_that_went_down_is_tried_again
+                 test_zinc_train_is_one_process_on_a_host
                  test_a_run_of_zinc_train_that_is_killed_goes_on_from_its_checkpoint)
   add_test(NAME launch.two_hosts COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc>
            ${CMAKE_SOURCE_DIR}/tests/data)
