@@ -86,10 +86,26 @@ static void fill_limits(const zn_plan_run *run, zn_plan *plan)
     }
 }
 
+/* Counts of bytes are 64-bit: whatever a model of this shape keeps of a token, times the tokens. */
+static zinc_status check_sizes(const zn_plan_run *run)
+{
+    const zn_model_spec *m = run->spec;
+    const double tokens =
+        (double)run->config.train_micro_batch_size_per_gpu * (double)run->block_size;
+    const double of_layer = 8.0 * (double)(m->C + m->F + (m->H + 2 * m->K) * m->D);
+    if (tokens * of_layer * (double)(m->L + 2) * sizeof(float) > 0x1p60)
+        ZN_FAIL(ZINC_E_INVALID,
+                "a micro-batch of %g tokens through %lld layers of %lld is more than can be "
+                "counted: give a smaller micro-batch or --block_size",
+                tokens, (long long)m->L, (long long)m->C);
+    return ZINC_OK;
+}
+
 zinc_status zn_plan_make(const zn_plan_run *run, zn_plan *out)
 {
     zn_plan plan = {.n_ranks = run->hw.gpus * run->hw.nodes};
     zn_zero_params zero;
+    ZN_TRY(check_sizes(run));
     zn_plan_zero_params(run, &zero);
     const zn_zero_plan_params params = {.zero = &zero,
                                         .n_ranks = plan.n_ranks,

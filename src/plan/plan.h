@@ -142,6 +142,7 @@ typedef struct zn_plan_search {
     zn_plan after;
     zn_plan cpu_only; /* the smallest without disk; tells why it was needed. */
     bool needs_disk;  /* cpu_only does not fit */
+    int nodes;        /* not found: nodes of this kind on which `run` would fit; 0: none known */
 } zn_plan_search;
 
 /** The cheapest change that makes the run fit, in the order micro-batch, checkpointing, buckets,

@@ -106,6 +106,8 @@ zinc_status zn_plan_append_json(const zn_plan_search *search, zn_buf *out)
     if (!search->found) {
         ZN_TRY(zn_buf_puts(out, ",\"changes\":"));
         ZN_TRY(append_changes(search, out));
+        if (search->nodes > 0)
+            ZN_TRY(zn_buf_printf(out, ",\"fits_on_nodes\":%d", search->nodes));
     }
     return zn_buf_puts(out, "}}\n");
 }

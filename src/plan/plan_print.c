@@ -198,8 +198,9 @@ zinc_status zn_plan_append_advice(const zn_plan_search *s, zn_buf *out)
     }
     ZN_TRY(zn_buf_puts(out, "With everything that this program can move and shrink: "));
     ZN_TRY(append_over(&s->after, out));
-    ZN_TRY(zn_buf_puts(out, "More memory there, more nodes or a shorter --block_size would help; "
-                            "the nearest configuration"));
+    if (s->nodes > 0)
+        ZN_TRY(zn_buf_printf(out, "%d nodes of this kind would do. ", s->nodes));
+    ZN_TRY(zn_buf_puts(out, "With more memory there, the configuration is"));
     ZN_TRY(append_needs(&s->after, out));
     return append_changes(s, out);
 }

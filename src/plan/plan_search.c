@@ -209,6 +209,23 @@ static void list_fixes(const zn_plan_run *run, zn_plan_search *s)
                b->zero.offload_param, "parameter shards leave the device");
 }
 
+#define MOST_NODES 64
+
+/* Where nothing fits: how many nodes of this kind would be enough. */
+static zinc_status find_nodes(zn_plan_search *s)
+{
+    zn_plan_run run = s->run;
+    zn_plan plan;
+    while (++run.hw.nodes <= MOST_NODES && run.hw.nodes * run.hw.gpus <= ZN_ZERO_MAX_RANKS) {
+        ZN_TRY(zn_plan_make(&run, &plan));
+        if (!plan.fits)
+            continue;
+        s->nodes = run.hw.nodes;
+        return ZINC_OK;
+    }
+    return ZINC_OK;
+}
+
 zinc_status zn_plan_find(const zn_plan_run *run, zn_plan_search *out)
 {
     zn_plan_search s = {.given = run, .run = *run};
@@ -230,6 +247,8 @@ zinc_status zn_plan_find(const zn_plan_run *run, zn_plan_search *out)
         ZN_TRY(take_back(run, &c));
     s.run = with(run, &c);
     ZN_TRY(zn_plan_make(&s.run, &s.after));
+    if (!s.found)
+        ZN_TRY(find_nodes(&s));
     list_fixes(run, &s);
     *out = s;
     return ZINC_OK;

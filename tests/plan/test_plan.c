@@ -208,6 +208,18 @@ static void the_rows_of_a_place_add_up_to_its_total(void **state)
     tear_down(&f);
 }
 
+static void a_batch_beyond_counting_is_refused(void **state)
+{
+    (void)state;
+    fixture f;
+    zn_plan plan;
+    set_up(&f, "llama-70b", "h100", 1, BF16);
+    f.run.config.train_micro_batch_size_per_gpu = 1 << 20;
+    f.run.block_size = 1 << 24;
+    assert_fails(zn_plan_make(&f.run, &plan), ZINC_E_INVALID, "more than can be counted");
+    tear_down(&f);
+}
+
 /* The search adds no more than is needed, in order of cost. */
 static void the_cheapest_change_is_found_first(void **state)
 {
@@ -256,7 +268,8 @@ static void seventy_billion_parameters_need_more_than_one_host_of_256_gb(void **
     set_up(&f, "llama-70b", "rtx3090", 1, "{\"bf16\":{\"enabled\":true}}");
     f.run.hw.host_bytes = 256e9;
     assert_ok(zn_plan_find(&f.run, &s));
-    assert_true(s.needs_disk);
+    assert_true(s.needs_disk && !s.found);
+    assert_int_equal(s.nodes, 2);
     assert_in_range((int64_t)s.cpu_only.over[ZN_ZERO_ON_HOST], (int64_t)980e9, (int64_t)995e9);
     /* 12 bytes of master and moments a parameter go to disk */
     assert_in_range(s.after.total[ZN_ZERO_ON_DISK], 12 * INT64_C(68976648192),
@@ -392,6 +405,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_number_of_parameters_becomes_a_model_of_that_size),
     cmocka_unit_test(shapes_that_do_not_go_with_the_size_are_refused),
     cmocka_unit_test(the_rows_of_a_place_add_up_to_its_total),
+    cmocka_unit_test(a_batch_beyond_counting_is_refused),
     cmocka_unit_test(the_cheapest_change_is_found_first),
     cmocka_unit_test(smaller_micro_batches_keep_the_global_batch),
     cmocka_unit_test(seventy_billion_parameters_need_more_than_one_host_of_256_gb),
