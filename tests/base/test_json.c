@@ -2,7 +2,10 @@
 #include "zn_test.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
 
+#include "base/fs.h"
 #include "base/json.h"
 
 static void errors_name_the_place(void **state)
@@ -28,6 +31,22 @@ static void errors_name_the_place(void **state)
         assert_non_null(strstr(zinc_last_error(), "x.json"));
         assert_null(value);
     }
+}
+
+static void a_large_integer_can_be_loaded_as_a_real(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/zn_json_XXXXXX";
+    const char text[] = "{\"a\": 1000000000000000019884624838656, \"b\": 2}";
+    json_t *value = NULL;
+    close(mkstemp(path));
+    assert_ok(zn_fs_write_atomic(path, text, strlen(text)));
+    assert_fails(zn_json_load(path, &value), ZINC_E_FORMAT, "too big integer");
+    assert_ok(zn_json_load_reals(path, &value));
+    assert_true(json_real_value(json_object_get(value, "a")) == 1e30);
+    assert_true(json_real_value(json_object_get(value, "b")) == 2);
+    json_decref(value);
+    unlink(path);
 }
 
 static void strings_may_hold_a_zero(void **state)
@@ -117,6 +136,7 @@ static void a_missing_file_is_named(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(errors_name_the_place),
+    cmocka_unit_test(a_large_integer_can_be_loaded_as_a_real),
     cmocka_unit_test(strings_may_hold_a_zero),
     cmocka_unit_test(strings_are_escaped_and_made_utf8),
     cmocka_unit_test(numbers_read_back_equal_and_short),

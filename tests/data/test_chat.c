@@ -246,6 +246,22 @@ static void an_unknown_template_shows_the_script_that_writes_the_rows(void **sta
     zn_chat_destroy(chat);
 }
 
+/* transformers writes int(1e30) where a tokenizer names no length. */
+static void a_length_without_limit_is_read(void **state)
+{
+    const fixture *f = *state;
+    zn_chat *chat;
+    zn_buf text = {0};
+    put(f, "tokenizer_config.json",
+        "{\"model_max_length\": 1000000000000000019884624838656, \"bos_token\": \"<s>\"}");
+    put(f, "chat_template.jinja", CHATML_LOOP);
+    assert_ok(zn_chat_open(f->path, &chat));
+    assert_ok(zn_chat_render(chat, &question, 1, false, &text));
+    assert_string_equal(text.data, "<|im_start|>user\nHi<|im_end|>\n");
+    zn_buf_fini(&text);
+    zn_chat_destroy(chat);
+}
+
 static void no_template_says_where_one_was_looked_for(void **state)
 {
     const fixture *f = *state;
@@ -292,6 +308,7 @@ static const struct CMUnitTest tests[] = {
     WITH_FOLDER(a_template_file_wins_and_its_last_newline_does_not_count),
     WITH_FOLDER(of_a_list_of_templates_the_default_is_used),
     WITH_FOLDER(an_unknown_template_shows_the_script_that_writes_the_rows),
+    WITH_FOLDER(a_length_without_limit_is_read),
     WITH_FOLDER(no_template_says_where_one_was_looked_for),
     cmocka_unit_test(wrong_roles_are_named_with_their_place),
 };
