@@ -93,9 +93,12 @@ python3 tools/demo_report.py "$folder" "$run" || verdict=1
 echo
 "$zinc" train "${training[@]}" --output_dir "$folder/dry-run" --dry_run 2>&1 | sed -n '/by stage/,$p'
 
+"$zinc" report "$run" >/dev/null
+
 cat <<END
 
-everything is in $run: the model (a Hugging Face folder), metrics.jsonl, eval.json, sample.json
+everything is in $run: the model (a Hugging Face folder), metrics.jsonl, eval.json, sample.json,
+and report.html, a page with its curves
 $((SECONDS - began)) s in all. To paste next:
   $zinc generate --model $run --prompt "In the beginning" --max_new_tokens 100 --temperature 0.7
   $zinc config check $folder/ds_config.json --world_size 2
