@@ -214,12 +214,13 @@ static void watch_agents(zn_launcher *l, double now)
         } else if (a->state < ZN_AGENT_CHECKED && now - l->began_at > limit) {
             snprintf(why, sizeof why, "it did not answer within %g s (--connect_timeout)", limit);
             zn_launcher_lose(l, a, why);
-        } else if (a->state == ZN_AGENT_RUNNING && now - a->wire.heard > ZN_SILENCE_S) {
+        } else if ((a->state == ZN_AGENT_CHECKED || a->state == ZN_AGENT_RUNNING) &&
+                   now - a->wire.heard > ZN_SILENCE_S) {
             snprintf(why, sizeof why, "it has said nothing for %g s", ZN_SILENCE_S);
             zn_launcher_lose(l, a, why);
-        } else if (a->state == ZN_AGENT_RUNNING) {
-            if (zn_wire_beat(&a->wire, now) != ZINC_OK)
-                zn_launcher_lose(l, a, zinc_last_error());
+        } else if (a->state >= ZN_AGENT_CHECKING && a->state <= ZN_AGENT_RUNNING &&
+                   zn_wire_beat(&a->wire, now) != ZINC_OK) {
+            zn_launcher_lose(l, a, zinc_last_error());
         }
     }
 }

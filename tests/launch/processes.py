@@ -24,6 +24,7 @@ case $host in
 refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
 nozinc) exit 127 ;;
 silent) exec sleep 30 ;;
+late) sleep 6.5 ;;
 once) mkdir once 2>/dev/null || { echo "No route to host" >&2; exit 255; } ;;
 chatty) echo "Welcome to chatty!" ;;
 esac
@@ -287,6 +288,11 @@ def test_all_unfit_hosts_are_listed_and_nothing_starts(tmp):
     job = Job(tmp, "--connect_timeout", "1", "--", "touch", "started", hostfile="a slots=1\nrefused slots=1\nnozinc slots=1\nsilent slots=1\n").end(6)
     holds(job.text(job.err), "3 of 4 hosts", "refused: ssh fails", "Connection refused", "nozinc: there is no", "silent: it did not answer within 1 s")
     assert not os.path.exists(os.path.join(tmp, "started"))
+
+
+def test_hosts_that_are_there_wait_for_one_that_is_late(tmp):
+    job = Job(tmp, *bash("echo $RANK"), hostfile="a slots=1\nlate slots=1\n").end(0)
+    assert sorted(job.text(job.out).splitlines()) == ["[a:0] 0", "[late:1] 1"]
 
 
 def test_ssh_gets_port_and_options_in_order(tmp):
