@@ -299,7 +299,7 @@ static void flush_sinks(zn_launcher *l)
 /* Every process of ours ends: agents that are done exit by themselves, the rest is killed. */
 static void collect(zn_launcher *l)
 {
-    const double until = zn_sys_now() + 2;
+    const double until = zn_sys_now() + ZN_SILENCE_S; /* an agent takes 3 s to end its ranks */
     for (int i = -1; i < l->n_agents; i++) {
         pid_t *pid = i < 0 ? &l->runner : &l->agents[i].pid;
         if (i >= 0)
