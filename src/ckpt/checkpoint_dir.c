@@ -260,12 +260,32 @@ static void clean_temporary(const char *path)
         zn_info("ckpt", "removed %s, which a run that was killed left unfinished", path);
 }
 
+/* Temporary name of a small file that a run writes whole (zn_fs_write_atomic). */
+static bool is_half_written(const char *name)
+{
+    static const char *const whole[] = {LATEST,
+                                        "run.json",
+                                        "config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json"};
+    const char *dot = strstr(name, ".tmp.");
+    if (!dot || dot[5] == '\0' || strspn(dot + 5, "0123456789") != strlen(dot + 5))
+        return false;
+    for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
+        if (strlen(whole[i]) == (size_t)(dot - name) &&
+            strncmp(name, whole[i], (size_t)(dot - name)) == 0)
+            return true;
+    return false;
+}
+
 void zn_ckpt_clean(const char *output)
 {
     DIR *dir = opendir(output);
     for (const struct dirent *e; dir && (e = readdir(dir));) {
         char *path = NULL;
-        if (strncmp(e->d_name, LATEST ".tmp.", sizeof LATEST ".tmp." - 1) == 0)
+        if (is_half_written(e->d_name))
             (void)unlinkat(dirfd(dir), e->d_name, 0); /* in nobody's way if it stays */
         if (zn_fs_join(output, e->d_name, &path) != ZINC_OK)
             break;

@@ -335,6 +335,8 @@ static void what_a_killed_run_left_is_cleaned_and_foreign_folders_stay(void **st
     assert_ok(zn_fs_mkdirs(at(state, "out/checkpoint-8.tmp")));
     put_file(at(state, "out/checkpoint-8.tmp/thesis.tex"), "x", 1);
     put_file(at(state, "out/latest.tmp.123"), "x", 1);
+    put_file(at(state, "out/run.json.tmp.7"), "x", 1);
+    put_file(at(state, "out/notes.tmp.7"), "x", 1);
     make_checkpoint(state, 9, 7);
     assert_int_equal(rename(at(state, "out/checkpoint-9"), at(state, "out/checkpoint-9.del")), 0);
     unlink(at(state, "out/checkpoint-9.del/shard-00000-of-00002.json")); /* cut off there */
@@ -345,6 +347,8 @@ static void what_a_killed_run_left_is_cleaned_and_foreign_folders_stay(void **st
     assert_ok(load_all(at(state, "out/checkpoint-5"))); /* its replacement never came */
     assert_false(zn_fs_exists(at(state, "out/checkpoint-7.tmp")));
     assert_false(zn_fs_exists(at(state, "out/latest.tmp.123")));
+    assert_false(zn_fs_exists(at(state, "out/run.json.tmp.7")));
+    assert_true(zn_fs_exists(at(state, "out/notes.tmp.7")));
     assert_true(zn_fs_exists(at(state, "out/checkpoint-8.tmp/thesis.tex")));
     assert_fails(zn_ckpt_begin(at(state, "out"), 8), ZINC_E_IO, "is in the way");
 }
