@@ -5,7 +5,7 @@
 # build/variant-* stay, so that a second time is quick.
 set -uo pipefail
 export PATH LC_ALL=C
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 unset "${!OMP_@}" "${!GOMP_@}" "${!ZINC_@}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -13,7 +13,7 @@ failed=0
 
 # variant NAME OFF...: build with these options off, and train a few steps.
 variant() {
-    local name=$1 began=$SECONDS folder=build/variant-$1 flags=() off code=0
+    local began=$SECONDS folder=build/variant-$1 flags=() off code=0
     shift
     for off in "$@"; do flags+=("-DZINC_$off=OFF"); done
     {

@@ -11,7 +11,7 @@ static const char script_head[] =
     "{\n"
     "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} "
     "command=${COMP_WORDS[1]}\n"
-    "    local options= values= name\n"
+    "    local options='' values='' name\n"
     "    COMPREPLY=()\n"
     "    # '=' is a word of its own there: --name = value\n"
     "    if [[ $cur == = ]]; then\n"

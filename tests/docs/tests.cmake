@@ -4,6 +4,6 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 if(TARGET zinc AND NOT ZINC_SANITIZE)
   add_test(NAME docs.tutorial COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/tutorial.py
     $<TARGET_FILE:zinc> ${PROJECT_SOURCE_DIR}/docs/tutorial.md)
-  set_tests_properties(docs.tutorial PROPERTIES TIMEOUT 300 PROCESSORS 2)
+  set_tests_properties(docs.tutorial PROPERTIES TIMEOUT 600 PROCESSORS 2)
 endif()
 add_test(NAME docs.messages COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/messages.py ${PROJECT_SOURCE_DIR})
