@@ -93,23 +93,31 @@ fail:
     return status;
 }
 
-static zinc_status copy_one(const char *from_dir, const char *to_dir, const char *name,
-                            const zn_dtype *config_dtype)
+static zinc_status copy_one(const char *from_dir, const char *to_dir, const char *name)
 {
-    zinc_status status;
+    zinc_status status = ZINC_OK;
     char *from = NULL;
     char *to = NULL;
     ZN_TRY_GOTO(zn_fs_join(from_dir, name, &from));
     ZN_TRY_GOTO(zn_fs_join(to_dir, name, &to));
-    if (config_dtype)
-        ZN_TRY_GOTO(copy_config(from, to, *config_dtype));
-    else if (zn_fs_exists(from))
+    if (zn_fs_exists(from))
         ZN_TRY_GOTO(zn_fs_copy(from, to));
-    status = ZINC_OK;
 fail:
     zn_free(from);
     zn_free(to);
     return status;
+}
+
+/* Where a model's configuration is, and the folder of what lies beside it. */
+static zinc_status locate(const char *model, char **config, char **folder)
+{
+    const char *slash = strrchr(model, '/');
+    if (zn_fs_is_dir(model)) {
+        ZN_TRY(zn_strdup(model, folder));
+        return zn_fs_join(model, "config.json", config);
+    }
+    ZN_TRY(zn_strdup(model, config));
+    return slash ? zn_format(folder, "%.*s", (int)(slash - model), model) : zn_strdup(".", folder);
 }
 
 zinc_status zn_model_files_copy(const char *from, const char *to, zn_dtype dtype)
@@ -119,9 +127,17 @@ zinc_status zn_model_files_copy(const char *from, const char *to, zn_dtype dtype
         "special_tokens_map.json", "vocab.json",      "merges.txt",
         "added_tokens.json",       "tokenizer.model", "chat_template.jinja",
     };
-    ZN_TRY(zn_fs_mkdirs(to));
-    ZN_TRY(copy_one(from, to, "config.json", &dtype));
+    zinc_status status;
+    char *config = NULL, *folder = NULL, *out = NULL;
+    ZN_TRY_GOTO(locate(from, &config, &folder));
+    ZN_TRY_GOTO(zn_fs_mkdirs(to));
+    ZN_TRY_GOTO(zn_fs_join(to, "config.json", &out));
+    ZN_TRY_GOTO(copy_config(config, out, dtype));
     for (size_t i = 0; i < sizeof optional / sizeof optional[0]; i++)
-        ZN_TRY(copy_one(from, to, optional[i], NULL));
-    return ZINC_OK;
+        ZN_TRY_GOTO(copy_one(folder, to, optional[i]));
+fail:
+    zn_free(config);
+    zn_free(folder);
+    zn_free(out);
+    return status;
 }

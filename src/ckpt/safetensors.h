@@ -89,7 +89,8 @@ ZINC_MUST_CHECK zinc_status zn_weights_save(const char *path, const zn_tensor_pl
                                             int n_tensors, const float *const *values);
 
 /** Copy config.json (with torch_dtype/dtype set to `dtype`), generation_config.json and the
- *  tokenizer files of a model folder to `to`. Missing optional files are skipped. */
+ *  tokenizer files of a model folder to `to`. Missing optional files are skipped. `from` may also
+ *  be a configuration file of any name: the copy is config.json, the others lie beside it. */
 ZINC_MUST_CHECK zinc_status zn_model_files_copy(const char *from, const char *to, zn_dtype dtype);
 
 #endif

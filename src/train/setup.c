@@ -281,15 +281,6 @@ zinc_status zn_train_claim_output(const zn_train_options *options)
     return options->resume ? zn_fs_mkdirs(options->output_dir) : start_output(options);
 }
 
-/* The folder that config.json and tokenizer.json come from. */
-static zinc_status model_folder(const char *model, char **out)
-{
-    const char *slash = strrchr(model, '/');
-    if (zn_fs_is_dir(model))
-        return zn_strdup(model, out);
-    return slash ? zn_format(out, "%.*s", (int)(slash - model), model) : zn_strdup(".", out);
-}
-
 /* A tokenizer given apart from the model, and what says how conversations are written with it. */
 static zinc_status copy_tokenizer(const zn_train_options *o, const char *dir)
 {
@@ -319,11 +310,7 @@ fail:
 
 zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *dir)
 {
-    char *folder = NULL;
-    ZN_TRY(model_folder(setup->o->model, &folder));
-    const zinc_status status = zn_model_files_copy(folder, dir, setup->save_dtype);
-    zn_free(folder);
-    ZN_TRY(status);
+    ZN_TRY(zn_model_files_copy(setup->o->model, dir, setup->save_dtype));
     return setup->o->tokenizer ? copy_tokenizer(setup->o, dir) : ZINC_OK;
 }
 

@@ -55,6 +55,20 @@ static void tokenizer_files_are_copied_and_others_are_not(void **state)
     zn_buf_fini(&got);
 }
 
+static void a_configuration_file_of_any_name_stands_for_its_folder(void **state)
+{
+    zn_buf got = {0};
+    put_text(at(state, "tiny.json"), "{\"dtype\":\"float32\"}");
+    put_text(at(state, "config.json"), "{\"of\":\"another model\"}");
+    put_text(at(state, "tokenizer.json"), "{\"x\": 1}");
+    assert_ok(zn_model_files_copy(at(state, "tiny.json"), at(state, "out"), ZN_DTYPE_BF16));
+    assert_ok(zn_fs_read(at(state, "out/config.json"), 0, &got));
+    assert_string_equal(got.data, "{\n  \"dtype\": \"bfloat16\"\n}\n");
+    assert_true(zn_fs_exists(at(state, "out/tokenizer.json")));
+    assert_false(zn_fs_exists(at(state, "out/tiny.json")));
+    zn_buf_fini(&got);
+}
+
 static void a_folder_without_a_configuration_is_refused(void **state)
 {
     assert_fails(zn_model_files_copy(*state, at(state, "out"), ZN_DTYPE_F32), ZINC_E_IO,
@@ -69,6 +83,7 @@ static const struct CMUnitTest tests[] = {
     TEST(the_type_is_set_in_the_spelling_of_the_file),
     TEST(everything_else_in_the_configuration_stays),
     TEST(tokenizer_files_are_copied_and_others_are_not),
+    TEST(a_configuration_file_of_any_name_stands_for_its_folder),
     TEST(a_folder_without_a_configuration_is_refused),
 };
 
