@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks: this process alone, or those of a torch.distributed job.
+
+torch.distributed moves bytes; libzinc adds numbers up. A gloo group of its own is used, so that
+collectives of the program and of libzinc cannot be taken for one another."""
+import ctypes
+import datetime
+import os
+from ctypes import byref, c_void_p
+
+from ._lib import AllGather, Abort, Broadcast, CommHost, CommParams, Test, Wait, guarded, lib
+
+
+def local_threads():
+    """Compute threads of one rank: the machine's cores, shared by its ranks."""
+    n_local = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
+    return max(1, len(os.sched_getaffinity(0)) // max(1, n_local))
+
+
+def _bytes_at(address, n_bytes):
+    import torch
+    return torch.frombuffer((ctypes.c_char * n_bytes).from_address(address), dtype=torch.uint8)
+
+
+class Comm:
+    """handle: the zinc_comm. Collective: every rank makes and closes its own."""
+
+    def __init__(self, timeout_s=1800.0, n_threads=0):
+        import torch.distributed as dist
+        self.handle = c_void_p()
+        self.group = None
+        self._works = {}
+        self._n = 0
+        self._timeout_ms = int(timeout_s * 1000)
+        params = CommParams(timeout_ms=self._timeout_ms, n_threads=n_threads or local_threads())
+        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+            lib.comm_create_self(byref(params), byref(self.handle))
+            self.rank, self.n_ranks = 0, 1
+            return
+        self.rank, self.n_ranks = dist.get_rank(), dist.get_world_size()
+        self.group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
+        # Kept: the library calls these as long as the comm lives.
+        self._host = CommHost(rank=self.rank, n_ranks=self.n_ranks, check_calls=1,
+                              all_gather=AllGather(guarded(self._all_gather)),
+                              all_to_all=AllGather(guarded(self._all_to_all)),
+                              broadcast=Broadcast(guarded(self._broadcast)),
+                              wait=Wait(guarded(self._wait)), test=Test(), abort=Abort())
+        lib.comm_create_host(byref(self._host), byref(params), byref(self.handle))
+
+    def _started(self, work, token, *tensors):
+        self._n += 1
+        self._works[self._n] = (work, tensors)  # tensors live until the wait
+        token[0] = self._n
+
+    def _all_gather(self, _ctx, send, recv, n_bytes, token):
+        import torch.distributed as dist
+        out, mine = _bytes_at(recv, n_bytes * self.n_ranks), _bytes_at(send, n_bytes)
+        self._started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True), token,
+                      out, mine)
+
+    def _all_to_all(self, _ctx, send, recv, n_bytes, token):
+        import torch.distributed as dist
+        out = _bytes_at(recv, n_bytes * self.n_ranks)
+        mine = _bytes_at(send, n_bytes * self.n_ranks)
+        self._started(dist.all_to_all_single(out, mine, group=self.group, async_op=True), token, out,
+                      mine)
+
+    def _broadcast(self, _ctx, buf, n_bytes, root, token):
+        import torch.distributed as dist
+        data = _bytes_at(buf, n_bytes)
+        root = dist.get_global_rank(self.group, root)
+        self._started(dist.broadcast(data, root, group=self.group, async_op=True), token, data)
+
+    def _wait(self, _ctx, token, timeout_ms):
+        work, _tensors = self._works.pop(token)
+        work.wait(datetime.timedelta(milliseconds=timeout_ms))
+
+    def barrier(self, tag):
+        lib.comm_barrier(self.handle, tag.encode())
+
+    def close(self):
+        """Not an error twice. After the engines that use it."""
+        if not self.handle:
+            return
+        handle, self.handle = self.handle, c_void_p()
+        lib.comm_destroy(handle)
+        if self.group is not None:
+            import torch.distributed as dist
+            if dist.is_initialized():
+                dist.destroy_process_group(self.group)
+            self.group = None
