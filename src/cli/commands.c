@@ -9,7 +9,7 @@ extern const zn_command zn_command_launch, zn_command_agent;
 extern const zn_command zn_command_tokenize, zn_command_config, zn_command_lr;
 extern const zn_command zn_command_plan;
 extern const zn_command zn_command_export, zn_command_checkpoint, zn_command_report;
-extern const zn_command zn_command_env;
+extern const zn_command zn_command_env, zn_command_bench;
 
 /* clang-format off */
 const zn_command *const zn_commands[] = {
@@ -25,6 +25,7 @@ const zn_command *const zn_commands[] = {
     &zn_command_checkpoint,
     &zn_command_report,
     &zn_command_env,
+    &zn_command_bench,
     &zn_command_agent,
 };
 /* clang-format on */

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory traffic as programs see it: bytes that they read and bytes that they write. A store that
+ * misses the caches makes the memory read the line too, which is not counted; stores past the
+ * caches avoid it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/bench_internal.h"
+#include "kernels/peak.h"
+
+/* One stream of loads waits for memory; asking 1 KiB ahead hides that. */
+#define PREFETCH_ELEMS 256
+
+typedef struct range {
+    int64_t from, to;
+} range;
+
+static range part(int64_t n, int n_parts, int i)
+{
+    const int64_t step = (n / n_parts + 15) / 16 * 16;
+    const int64_t from = step * i < n ? step * i : n;
+    return (range){from, from + step < n ? from + step : n};
+}
+
+/* Sums of whole cache lines: integers, so that the compiler may reorder them. */
+static uint64_t read_part(const float *x, range r)
+{
+    uint64_t a = 0, b = 0, c = 0, d = 0, word[8];
+    for (int64_t i = r.from; i + 16 <= r.to; i += 16) {
+        __builtin_prefetch(x + i + PREFETCH_ELEMS);
+        for (int k = 0; k < 8; k++)
+            memcpy(&word[k], x + i + 2 * k, sizeof word[k]);
+        a += word[0] + word[1];
+        b += word[2] + word[3];
+        c += word[4] + word[5];
+        d += word[6] + word[7];
+    }
+    return a + b + c + d;
+}
+
+/* The kernels of the table work on one thread each here, whatever stream they are given. */
+static zinc_status loop_part(const zn_bench *b, zn_stream *one, zn_bench_loop loop, float *x,
+                             const float *y, range r)
+{
+    volatile uint64_t sink;
+    const int64_t n = r.to - r.from;
+    switch (loop) {
+    case ZN_BENCH_LOOP_READ:
+        sink = read_part(x, r);
+        (void)sink;
+        return ZINC_OK;
+    case ZN_BENCH_LOOP_WRITE:
+        return b->k->zero(one, x + r.from, n * (int64_t)sizeof *x);
+    case ZN_BENCH_LOOP_COPY:
+        memcpy(x + r.from, y + r.from, (size_t)n * sizeof *x);
+        return ZINC_OK;
+    default:
+        return b->k->scale(one, x + r.from, 1.0f, n);
+    }
+}
+
+/* Every thread times its own part, so that none pays for another one's waiting on a busy machine;
+ * the rates add up. */
+static zinc_status run_loop(const zn_bench *b, zn_stream *one, zn_bench_loop loop, float *x,
+                            const float *y, int n_threads, double *rate)
+{
+    zinc_status worst = ZINC_OK;
+    double sum = 0;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(n_threads) reduction(+ : sum)                \
+    reduction(max : worst) if (n_threads > 1)
+#endif
+    for (int i = 0; i < n_threads; i++) {
+        const range r = part(ZN_BENCH_STREAM_ELEMS, n_threads, i);
+        zinc_status status = ZINC_OK;
+        zn_bench_clock clock = zn_bench_start(b);
+        while (status == ZINC_OK && zn_bench_again(&clock))
+            status = loop_part(b, one, loop, x, y, r);
+        sum += (double)(r.to - r.from) * (double)sizeof *x / clock.best;
+        worst = status > worst ? status : worst;
+    }
+    *rate = sum;
+    return worst;
+}
+
+zinc_status zn_bench_stream(zn_bench *b, zn_bench_loop loop, int n_threads, double *out)
+{
+    zinc_status status;
+    float *x = NULL, *y = NULL;
+    zn_stream *one = NULL;
+    const size_t n_bytes = (size_t)ZN_BENCH_STREAM_ELEMS * sizeof *x;
+    const bool both = loop == ZN_BENCH_LOOP_COPY;
+    ZN_TRY_GOTO(zn_stream_create_inline(b->dev, "one thread", &one));
+    ZN_TRY_GOTO(zn_device_alloc(b->dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, n_bytes, "stream", &x));
+    memset(x, 0, n_bytes);
+    if (both) {
+        ZN_TRY_GOTO(
+            zn_device_alloc(b->dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, n_bytes, "stream", &y));
+        memset(y, 0, n_bytes);
+    }
+    ZN_TRY_GOTO(run_loop(b, one, loop, x, y, n_threads, out));
+    *out *= loop == ZN_BENCH_LOOP_READ || loop == ZN_BENCH_LOOP_WRITE ? 1 : 2;
+fail:
+    zn_device_free(b->dev, x);
+    zn_device_free(b->dev, y);
+    zn_stream_destroy(one);
+    return status;
+}
+
+zinc_status zn_bench_memory(zn_bench *b)
+{
+    static const char *const names[] = {"read", "write", "copy", "update"};
+    static const zn_bench_limit_kind kinds[] = {ZN_BENCH_NO_LIMIT, ZN_BENCH_NO_LIMIT, ZN_BENCH_COPY,
+                                                ZN_BENCH_UPDATE};
+    for (int loop = 0; loop < 4; loop++)
+        for (int n = 1; n <= b->p->n_threads; n += b->p->n_threads > 1 ? b->p->n_threads - 1 : 1) {
+            char name[64];
+            double rate = 0;
+            snprintf(name, sizeof name, "memory.%s.%d_thread%s", names[loop], n, n > 1 ? "s" : "");
+            if (!zn_bench_wants(b, name))
+                continue;
+            ZN_TRY(zn_bench_stream(b, (zn_bench_loop)loop, n, &rate));
+            if (n == b->p->n_threads)
+                b->limits[kinds[loop]] = rate; /* so that the run has one number for it */
+            ZN_TRY(zn_bench_rate(b, name, "GB/s", rate, 1, ZN_BENCH_NO_LIMIT));
+        }
+    return ZINC_OK;
+}
+
+zinc_status zn_bench_flops(zn_bench *b)
+{
+    for (int n = 1; n <= b->p->n_threads; n += b->p->n_threads > 1 ? b->p->n_threads - 1 : 1) {
+        char name[64];
+        snprintf(name, sizeof name, "flops.fma_f32.%d_thread%s", n, n > 1 ? "s" : "");
+        if (!zn_bench_wants(b, name))
+            continue;
+        const double peak = zn_peak_flops(n, b->p->seconds);
+        if (n == b->p->n_threads)
+            b->limits[ZN_BENCH_FMA] = peak;
+        ZN_TRY(zn_bench_rate(b, name, "GFLOP/s", peak, 1, ZN_BENCH_NO_LIMIT));
+    }
+    return ZINC_OK;
+}

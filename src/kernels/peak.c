@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each turn does one FMA on every sum. A sum waits about four cycles for its last one and a core
+ * starts at most two a cycle, so eight sums keep it busy; a few more cover slower units. */
+#include "kernels/peak.h"
+
+#include <stdint.h>
+
+#include "kernels/kernels_internal.h"
+
+#ifdef ZINC_HAVE_SIMD
+#include <immintrin.h>
+#endif
+
+#define RUN_SECONDS 0.2e-3
+#define FIRST_TURNS 2000
+/* x stays near y / (1 - FACTOR): neither grows nor becomes denormal. */
+#define FACTOR 0.5f
+#define N_SUMS 12
+
+#ifdef ZINC_HAVE_SIMD
+__attribute__((target("avx512f"))) static float run_avx512(int64_t turns)
+{
+    const __m512 a = _mm512_set1_ps(FACTOR), y = _mm512_set1_ps(1.0f);
+    __m512 x[N_SUMS];
+    for (int i = 0; i < N_SUMS; i++)
+        x[i] = _mm512_set1_ps((float)i);
+    for (int64_t t = 0; t < turns; t++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < N_SUMS; i++)
+            x[i] = _mm512_fmadd_ps(x[i], a, y);
+    }
+    for (int i = 1; i < N_SUMS; i++)
+        x[0] = _mm512_add_ps(x[0], x[i]);
+    return _mm512_cvtss_f32(x[0]);
+}
+
+__attribute__((target("avx2,fma"))) static float run_avx2(int64_t turns)
+{
+    const __m256 a = _mm256_set1_ps(FACTOR), y = _mm256_set1_ps(1.0f);
+    __m256 x[N_SUMS];
+    for (int i = 0; i < N_SUMS; i++)
+        x[i] = _mm256_set1_ps((float)i);
+    for (int64_t t = 0; t < turns; t++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < N_SUMS; i++)
+            x[i] = _mm256_fmadd_ps(x[i], a, y);
+    }
+    for (int i = 1; i < N_SUMS; i++)
+        x[0] = _mm256_add_ps(x[0], x[i]);
+    return _mm256_cvtss_f32(x[0]);
+}
+#endif
+
+static float run_plain(int64_t turns)
+{
+    float x[N_SUMS];
+    for (int i = 0; i < N_SUMS; i++)
+        x[i] = (float)i;
+    for (int64_t t = 0; t < turns; t++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < N_SUMS; i++)
+            x[i] = x[i] * FACTOR + 1.0f;
+    }
+    for (int i = 1; i < N_SUMS; i++)
+        x[0] += x[i];
+    return x[0];
+}
+
+typedef struct runner {
+    float (*run)(int64_t turns);
+    int n_lanes;
+} runner;
+
+static runner best_runner(void)
+{
+#ifdef ZINC_HAVE_SIMD
+    switch (zn_sys_isa()) {
+    case ZN_ISA_AVX512:
+        return (runner){run_avx512, 16};
+    case ZN_ISA_AVX2:
+        return (runner){run_avx2, 8};
+    default:
+        break;
+    }
+#endif
+    return (runner){run_plain, 1};
+}
+
+/* The best rate of the calling thread until `end`. */
+static double rate_until(const runner *r, double end)
+{
+    volatile float sink = 0;
+    int64_t turns = FIRST_TURNS;
+    double best = 0;
+    do {
+        const double start = zn_sys_now();
+        sink = r->run(turns);
+        const double took = zn_sys_now() - start;
+        const double rate = 2.0 * N_SUMS * r->n_lanes * (double)turns / took;
+        best = took > 0 && rate > best ? rate : best;
+        if (took < RUN_SECONDS)
+            turns *= 2;
+    } while (zn_sys_now() < end);
+    (void)sink;
+    return best;
+}
+
+/* Every thread times itself, so that none pays for another one's waiting on a busy machine. */
+double zn_peak_flops(int n_threads, double seconds)
+{
+    const runner r = best_runner();
+    const double end = zn_sys_now() + seconds;
+    double sum = 0;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(n_threads) reduction(+ : sum) if (n_threads > 1)
+#endif
+    for (int i = 0; i < n_threads; i++)
+        sum += rate_until(&r, end);
+    return sum;
+}

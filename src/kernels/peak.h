@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peak.h — the most floating-point work this CPU does, measured: the limit of every matrix product.
+ * Layer: kernels. */
+#ifndef ZN_KERNELS_PEAK_H
+#define ZN_KERNELS_PEAK_H
+
+/** fp32 operations a second (an FMA is two) of n_threads threads that do nothing but fused
+ *  multiply-adds between registers, in the widest vectors that zn_sys_isa allows. Each thread takes
+ *  the best of its runs of a fraction of a millisecond within `seconds`; at least one run. Not
+ * collective. */
+double zn_peak_flops(int n_threads, double seconds);
+
+#endif
