@@ -268,6 +268,9 @@ def case_signals(b):
     out = b.path("plain")
     code, _, said = _signalled(b, out, [signal.SIGTERM], "--save_steps", 0)
     check(code == 143 and "--save_on_signal saves" in said and not os.path.exists(out + "/latest"), said)
+    out = b.path("echo")  # a scheduler's signal comes directly and through mpirun or a launcher
+    code, _, said = _signalled(b, out, [signal.SIGUSR1, signal.SIGUSR1], "--save_on_signal")
+    check(code == 128 + signal.SIGUSR1 and latest(out) == f"{out}/checkpoint-{len(curve(out))}", f"exit {code}: {said}")
     out = b.path("twice")
     code, seconds, said = _signalled(b, out, [signal.SIGTERM, signal.SIGTERM], "--save_steps", 2)
     check(code == 143 and seconds < 2, f"exit {code} after {seconds} s")
