@@ -18,7 +18,7 @@
     }
 
 static const zn_option options[] = {
-    VALUE("hostfile", "F", "/job/hostfile", "hosts, one line each: NAME slots=N"),
+    VALUE("hostfile", "F", "/job/hostfile, or Slurm's", "hosts, one line each: NAME slots=N"),
     VALUE("include", "SPEC", NULL, "only these: NAME[:SLOT,…][@NAME…], slots as 0,2 or 0-2"),
     VALUE("exclude", "SPEC", NULL, "all but these"),
     VALUE("num_nodes", "N", "all", "the first N hosts"),
@@ -31,7 +31,7 @@ static const zn_option options[] = {
     VALUE("num_accelerators", "N", NULL, "the same as --num_ranks"),
     VALUE("master_addr", "ADDR", "the first host", "where rank 0 listens (MASTER_ADDR)"),
     VALUE("master_port", "PORT", "29500, or a free one", "its port (MASTER_PORT)"),
-    VALUE("launcher", "NAME", "ssh",
+    VALUE("launcher", "NAME", "ssh; slurm in an allocation",
           "how hosts are reached: ssh, local, openmpi, mpich, slurm, "
           "pdsh"),
     VALUE("launcher_args", "WORDS", NULL, "more arguments for it, split as a shell does"),
@@ -123,6 +123,8 @@ static zinc_status read_options(const zn_args *args, const char **words, zn_laun
     for (int i = 0; i < o->n_exports; i++)
         words[i] = zn_args_at(args, "export", i);
     o->exports = words;
+    if (!o->launcher && zn_launch_in_allocation(o))
+        o->launcher = "slurm";
     o->n_program = zn_args_n_positional(args);
     for (int i = 0; i < o->n_program; i++)
         words[o->n_exports + i] = zn_args_positional(args, i);

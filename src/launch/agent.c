@@ -85,7 +85,10 @@ static zinc_status read_signals(zn_agent *agent)
 {
     struct signalfd_siginfo info;
     while (read(agent->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (info.ssi_signo != SIGCHLD)
+        if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2)
+            zn_agent_signal_ranks(agent,
+                                  (int)info.ssi_signo); /* Slurm's --signal comes to agents */
+        else if (info.ssi_signo != SIGCHLD)
             begin_end(agent, LOST_GRACE_S);
     return zn_agent_reap(agent);
 }
@@ -251,6 +254,8 @@ static zinc_status catch_signals(zn_agent *agent)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
     sigprocmask(SIG_BLOCK, &set, NULL);
     agent->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (agent->signal_fd < 0)

@@ -20,7 +20,8 @@
 
 /* What the command line says. NULL, 0 or -1 where not given, as noted. All borrowed. */
 typedef struct zn_launch_options {
-    const char *hostfile;          /* NULL: /job/hostfile if it is there, else this host */
+    const char *hostfile;          /* NULL: /job/hostfile if it is there, else the
+                                      Slurm allocation, else this host */
     const char *include, *exclude; /* NAME[:SLOT,…][@NAME…] */
     int64_t num_nodes, num_ranks;  /* 0 or less: all */
     const char *master_addr;
@@ -43,6 +44,10 @@ typedef struct zn_launch_options {
 } zn_launch_options;
 
 typedef struct zn_plan zn_plan;
+
+/** Whether the hosts are those of the Slurm allocation that this process runs in; --launcher is
+ *  then slurm unless it is given. */
+bool zn_launch_in_allocation(const zn_launch_options *options);
 
 /** Everything that is decided before a process starts. Reads files and looks at this machine;
  *  reaches no other host. Free with zn_plan_destroy. Errors: E_INVALID the options contradict each

@@ -53,7 +53,8 @@ typedef struct zn_host {
 typedef struct zn_pool {
     zn_host *hosts; /* in the hostfile's order */
     int n;
-    bool is_hostfile; /* the slots are what a file says */
+    bool is_hostfile;   /* the slots are what a file says */
+    bool is_allocation; /* the hosts are what Slurm has given */
 } zn_pool;
 
 void zn_pool_fini(zn_pool *pool);
@@ -74,6 +75,16 @@ ZINC_MUST_CHECK zinc_status zn_pool_add_this_host(zn_pool *pool, const char *nam
 int zn_pool_n_slots(const zn_pool *pool);
 /** "a,b-c" of non-negative integers into *out (zn_free), ascending without doubles. */
 ZINC_MUST_CHECK zinc_status zn_parse_core_list(const char *text, int **out, int *n);
+
+/* ---- slurm_hosts.c ---- */
+
+/** Hosts of the Slurm allocation, with n_ranks slots each; 0 or less: as many as GPUs, else tasks.
+ *  E_CONFIG: a variable is not understood, or srun has started several of this process. */
+ZINC_MUST_CHECK zinc_status zn_slurm_pool(int64_t n_ranks, zn_pool *pool);
+/** "n[01-03],m" to names, in order. */
+ZINC_MUST_CHECK zinc_status zn_slurm_parse_hosts(const char *text, zn_words *out);
+/** "4(x2),1" to out[n]. */
+ZINC_MUST_CHECK zinc_status zn_slurm_parse_counts(const char *text, int n, int *out);
 
 /* ---- launch_env.c: the environment of this process ---- */
 

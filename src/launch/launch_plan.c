@@ -122,6 +122,11 @@ static zinc_status select_hosts(const zn_launch_options *o, zn_pool *pool)
         return filtered ? zn_pool_filter(pool, o->include, o->exclude)
                         : zn_pool_trim(pool, o->num_nodes, o->num_ranks);
     }
+    if (zn_launch_in_allocation(o)) {
+        ZN_TRY(zn_slurm_pool(o->num_ranks, pool));
+        return filtered ? zn_pool_filter(pool, o->include, o->exclude)
+                        : zn_pool_trim(pool, o->num_nodes, 0);
+    }
     if (o->num_nodes > 1 && !o->no_ssh)
         ZN_FAIL(ZINC_E_CONFIG,
                 "--num_nodes %lld, but there is no hostfile to take hosts from; give --hostfile "
@@ -227,10 +232,14 @@ fail:
     return status;
 }
 
-/* A mask that names devices otherwise than by number ("GPU-5f…") passes on as it is. */
-static bool keeps_mask(const zn_plan *plan)
+/* A mask that names devices otherwise than by number ("GPU-5f…") passes on as it is; so does
+ * Slurm's, which each host has its own of. */
+static bool keeps_mask(const zn_launch_options *o, const zn_plan *plan)
 {
     const char *mask = zn_launch_getenv("CUDA_VISIBLE_DEVICES");
+    const bool filtered = (o->include && *o->include) || (o->exclude && *o->exclude);
+    if (mask && plan->pool.is_allocation)
+        return !filtered;
     return mask && strncmp(mask, "GPU-", 4) == 0 && !plan->pool.is_hostfile;
 }
 
@@ -247,7 +256,7 @@ static zinc_status add_rank(const zn_launch_options *o, const zn_plan *plan, con
     ZN_TRY(zn_words_addf(&p->env, "CROSS_SIZE=%d", plan->pool.n));
     ZN_TRY(zn_words_addf(&p->env, "MASTER_ADDR=%s", plan->master_addr));
     ZN_TRY(zn_words_addf(&p->env, "MASTER_PORT=%d", plan->master_port));
-    if (!keeps_mask(plan))
+    if (!keeps_mask(o, plan))
         ZN_TRY(add_slots(host, &p->env));
     for (int i = 0; i < env->n; i++) /* a file or --export may say otherwise, and means it */
         ZN_TRY(zn_words_set(&p->env, env->items[i]));

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,10 +87,11 @@ static bool drop_lost(const zn_launch_options *o, zn_plan *plan, attempt *a, con
     return true;
 }
 
-/* Some failures come again however often one tries. */
+/* Some failures come again however often one tries; and SIGUSR1 asks zinc train to stop. */
 static bool is_final(const zn_launch_options *o, int code)
 {
-    return code == 126 || code == 127 || code == 2 || (zn_native_program(o) && code == 1);
+    return code == 126 || code == 127 || code == 2 ||
+           (zn_native_program(o) && (code == 1 || code == 128 + SIGUSR1));
 }
 
 /* SIGINT and SIGTERM end the pause as they end the program. */

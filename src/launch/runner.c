@@ -223,6 +223,9 @@ static zinc_status runner_words(const zn_launcher *l, const char *hosts, const c
                                  hosts,
                                  "--kill-on-bad-exit=1",
                                  "--export=ALL",
+                                 "--overlap",
+                                 "--cpu-bind=none",
+                                 "--mpi=none",
                                  NULL};
     const char *const *words = strcmp(o->launcher, "openmpi") == 0 ? openmpi
                                : strcmp(o->launcher, "mpich") == 0 ? mpich

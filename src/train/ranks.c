@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/checkpoint.h"
+#include "train/mpirun.h"
 #include "train/train_internal.h"
 
 typedef struct rank_thread {
@@ -90,67 +91,31 @@ static int mpi_env(const char *const names[], int n)
     return -1;
 }
 
+/* SLURM_NTASKS alone says nothing: a batch script has it too, and is no MPI process. srun
+ * --mpi=pmix sets PMIX_RANK. */
 static int mpi_world_size(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
-    return mpi_env(names, 3);
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    return mpi_env(names, getenv("PMIX_RANK") ? 3 : 2);
 }
 
 static int mpi_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
     return mpi_env(names, 3);
 }
 
-/* What lets Open MPI run on one machine as root, on fewer cores than ranks, and start fast. A value
- * the user has set stays. */
-static void prepare_mpi_environment(void)
+/* Without PMI every process would be an MPI job of its own. */
+static zinc_status check_srun(void)
 {
-    static const char *const settings[][2] = {
-        {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-        {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-        {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-        {"OMPI_MCA_pml", "ob1"},
-        {"OMPI_MCA_btl", "self,vader,tcp"},
-        {"OMPI_MCA_mpi_yield_when_idle", "1"},
-    };
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        setenv(settings[i][0], settings[i][1], 0);
-}
-
-/* Become `mpirun -n RANKS zinc train …`, with the words this process was started with. Returns only
- * if that fails. */
-static zinc_status become_mpirun(const zn_train_options *o)
-{
-    zinc_status status;
-    char count[16], self[4096], mpirun[] = "mpirun", flag[] = "-n";
-    char **argv = NULL;
-    zn_buf words = {0};
-    int n = 4;
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length < 0)
-        ZN_FAIL(ZINC_E_IO, "cannot find the zinc program: %s", strerror(errno));
-    self[length] = '\0';
-    snprintf(count, sizeof count, "%d", o->ranks);
-    ZN_TRY_GOTO(zn_fs_read("/proc/self/cmdline", 0, &words)); /* each word ends in a NUL */
-    ZN_TRY_GOTO(zn_alloc_array(&argv, words.n + 5, sizeof *argv, "mpirun's arguments"));
-    argv[0] = mpirun;
-    argv[1] = flag;
-    argv[2] = count;
-    argv[3] = self;
-    for (size_t i = strlen(words.data) + 1; i < words.n; i += strlen(words.data + i) + 1)
-        argv[n++] = words.data + i;
-    prepare_mpi_environment();
-    execvp("mpirun", argv);
-    ZN_FAIL_GOTO(ZINC_E_UNSUPPORTED,
-                 "--comm mpi starts mpirun, which failed: %s. Install Open MPI (openmpi-bin), or "
-                 "use --comm thread on one machine",
-                 strerror(errno));
-fail:
-    zn_free(argv);
-    zn_buf_fini(&words);
-    return status;
+    static const char *const names[] = {"SLURM_STEP_NUM_TASKS"};
+    const int n = mpi_env(names, 1);
+    if (mpi_world_size() < 1 && n > 1)
+        ZN_FAIL(ZINC_E_CONFIG,
+                "srun has started %d processes that do not know each other; give it --mpi=pmix, or "
+                "start the run once with 'zinc launch zinc train ...' in the allocation",
+                n);
+    return ZINC_OK;
 }
 
 /* ---- the process ---- */
@@ -185,14 +150,17 @@ static zinc_status check_options(const zn_train_options *o)
     return ZINC_OK;
 }
 
-static zinc_status run(const zn_train_options *o, zn_train_setup *setup)
+/* *code is what the process exits with if it was the parent of the ranks. */
+static zinc_status run(const zn_train_options *o, zn_train_setup *setup, int *code)
 {
     const bool mpi = strcmp(o->comm, "mpi") == 0;
     const int world = mpi ? mpi_world_size() : o->ranks;
     const int rank = mpi ? mpi_rank() : 0;
     ZN_TRY(check_options(o));
+    if (mpi)
+        ZN_TRY(check_srun());
     if (mpi && world < 1)
-        return become_mpirun(o);
+        return zn_train_mpirun(o->ranks, code);
     if (mpi && o->ranks > 1 && o->ranks != world)
         ZN_FAIL(ZINC_E_CONFIG, "--ranks %d, but the MPI job has %d processes", o->ranks, world);
     ZN_TRY(zn_train_setup_open(o, world, setup));
@@ -220,7 +188,8 @@ static zinc_status run(const zn_train_options *o, zn_train_setup *setup)
 int zn_train(const zn_train_options *options)
 {
     zn_train_setup setup = {0};
-    const zinc_status status = run(options, &setup);
+    int code = 0;
+    const zinc_status status = run(options, &setup, &code);
     if (status != ZINC_OK && status != ZINC_E_ABORTED) {
         zn_log(ZN_LOG_ERROR, "train", "%s", zinc_last_error());
         if (status == ZINC_E_NOMEM)
@@ -231,5 +200,5 @@ int zn_train(const zn_train_options *options)
     zn_train_setup_close(&setup);
     if (status == ZINC_OK && zn_train_signal() != 0)
         return 128 + zn_train_signal();
-    return zn_train_exit_code(status);
+    return status == ZINC_OK ? code : zn_train_exit_code(status);
 }

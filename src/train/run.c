@@ -389,8 +389,8 @@ static zinc_status open_rank(rank_run *run, zn_thread_world *world)
     const char *backend = !world ? "mpi" : run->n_ranks == 1 ? "self" : "thread";
     ZN_TRY(zn_device_open(s->o->device, &device, &run->dev));
     const zn_comm_params comm = {.backend = backend,
-                                 .rank = world ? run->rank : 0,
-                                 .n_ranks = world ? run->n_ranks : 0,
+                                 .rank = run->rank, /* what the environment says; mpi compares */
+                                 .n_ranks = run->n_ranks,
                                  .world = world,
                                  .dev = run->dev,
                                  .timeout_ms = (int64_t)(s->o->timeout_s * 1e3)};
