@@ -327,8 +327,8 @@ zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *
                               .decay_all = setup->decay_all,
                               .activation_checkpointing = o->gradient_checkpointing,
                               .dropout_scale = 1,
-                              .share_parameters =
-                                  o->share_parameters && !o->device_limit && !o->link_bytes_per_s,
+                              .share_parameters = o->share_parameters && !o->device_limit &&
+                                                  !(o->link_bytes_per_s > 0),
                               .seed = o->seed,
                               .freeze = o->freeze,
                               .n_freeze = o->n_freeze};
