@@ -33,7 +33,9 @@ down() {
     rm -rf "$state"
 }
 trap down EXIT
-cp "$zinc" "$state/zinc" # each host has a /tmp of its own, where a build may stand
+# Each host has a /tmp of its own, where build and source may stand.
+cp "$zinc" "$state/zinc"
+cp -r "$data/model/llama" "$state/llama"
 zinc=$state/zinc
 unshare --net true 2>/dev/null || skip "may not make network namespaces here"
 
@@ -182,7 +184,7 @@ done
 if "$zinc" env | grep -q '^comm.mpi\|mpi' && command -v mpirun >/dev/null; then
     python3 -c 'import json
 for i in range(8): print(json.dumps({"input_ids": [(7 * i + 13 * j) % 300 for j in range(8 + i)]}))' >"$state/work/rows.jsonl"
-    launch -- zinc train --model "$data/model/llama" --train_file rows.jsonl --output_dir run --max_steps 3 --threads 1 \
+    launch -- zinc train --model "$state/llama" --train_file rows.jsonl --output_dir run --max_steps 3 --threads 1 \
         --per_device_train_batch_size 1
     expect 0 "zinc train over two hosts" '2 ranks'
     [ "$(wc -l <"$state/work/run/metrics.jsonl")" = 3 ] || { echo "no metrics"; exit 1; }
