@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The launcher with real processes, and over two hosts where namespaces and sshd are there (else 77).
+# The launcher with real processes; over two hosts where namespaces and sshd are there, and in a Slurm cluster of its own where
+# Slurm is (else 77).
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
 if(TARGET zinc)
   function(zn_launch_test name)
@@ -30,6 +31,8 @@ if(TARGET zinc)
   add_test(NAME launch.two_hosts COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc>
            ${CMAKE_SOURCE_DIR}/tests/data)
   set_tests_properties(launch.two_hosts PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
+  add_test(NAME launch.slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data)
+  set_tests_properties(launch.slurm PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
   if(ZINC_MPI)
     zn_launch_test(mpi test_openmpi_starts_agents_that_connect_back
                    test_zinc_train_over_hosts_is_mpirun_and_gives_the_same_losses)
