@@ -117,7 +117,7 @@ static bool has_children(pid_t pid)
 }
 
 typedef struct watch {
-    pid_t pid = -1;
+    pid_t pid;
     int first, last;  /* signals that came; 0: none */
     double kill_time; /* 0: not yet */
 } watch;
