@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two model shapes that every peer trains from random weights, without dropout."""
+
+GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_embd": 768, "n_layer": 12,
+    "n_head": 12, "n_positions": 1024, "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
+SMOLLM2 = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 49152, "hidden_size": 576,
+    "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}
+SHAPES = {"gpt2": GPT2, "smollm2": SMOLLM2}
+
+
+def arguments(parser):
+    """What all peers are asked for."""
+    parser.add_argument("--model", choices=sorted(SHAPES), default="gpt2")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--rows", type=int, default=4, help="micro-batch of a rank")
+    parser.add_argument("--tokens", type=int, default=256, help="of a row")
+    parser.add_argument("--steps", type=int, default=3, help="measured; one more warms up")
+    parser.add_argument("--threads", type=int, default=2, help="of a rank")
+
+
+def torch_model(name, dtype):
+    """The model of transformers, in training mode."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    values = dict(SHAPES[name])
+    kind = values.pop("model_type")
+    values.pop("architectures")
+    config = transformers.AutoConfig.for_model(kind, **values)
+    config.use_cache = False
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    return model.to(getattr(torch, dtype)).train()

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The same steps by `zinc train`; prints one JSON object as the peers do."""
+import argparse
+import json
+import pathlib
+import random
+import resource
+import struct
+import subprocess
+import tempfile
+
+import shapes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    shapes.arguments(parser)
+    parser.add_argument("--zinc", default="build/release/zinc")
+    parser.add_argument("--stage", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("more", nargs="*", help="further arguments of zinc train, after --")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        shape = shapes.SHAPES[args.model]
+        (folder / "config.json").write_text(json.dumps(shape))
+        n = args.ranks * args.rows * args.tokens * (args.steps + 2)
+        ids = random.Random(0).choices(range(shape["vocab_size"]), k=n)
+        (folder / "data.bin").write_bytes(b"ZINCTOK1" + struct.pack(f"<II{n}I", 4, 0, *ids))
+        (folder / "ds.json").write_text(json.dumps({
+            "train_micro_batch_size_per_gpu": args.rows, "gradient_clipping": 1.0,
+            "zero_optimization": {"stage": args.stage}, "bf16": {"enabled": args.dtype == "bfloat16"},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}))
+        command = [args.zinc, "train", "--model", folder / "config.json", "--from_scratch", "--train_file",
+                   folder / "data.bin", "--deepspeed", folder / "ds.json", "--output_dir", folder / "out", "--ranks",
+                   args.ranks, "--threads", args.threads, "--block_size", args.tokens, "--max_steps", args.steps + 1,
+                   "--save_steps", 0, *args.more]
+        subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (folder / "out/metrics.jsonl").open()]
+    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(json.dumps({"who": f"zinc ZeRO-{args.stage} {args.dtype}", "model": args.model, "ranks": args.ranks,
+                      "threads": args.threads, "tokens": args.ranks * args.rows * args.tokens,
+                      "step_s": [row["step_ms"] / 1e3 for row in rows[1:]],
+                      "whole_run_cpu_s": cpu.ru_utime + cpu.ru_stime}))
+
+
+if __name__ == "__main__":
+    main()
