@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_env.c — `zinc env`: what this machine and build can do. A row says what it is needed for and,
  * where something is missing, the way to it. */
-#include "cli/cli.h"
+#include "cli/cmd_env.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -325,8 +325,21 @@ static zinc_status report_all(const env_report *report)
     return report_variables(report);
 }
 
+static zinc_status refuse_remote(const zn_args *args)
+{
+    static const char *const names[] = {"launcher", "launcher_args", "ssh_port", "connect_timeout"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (zn_args_given(args, names[i]))
+            ZN_FAIL(ZINC_E_INVALID, "--%s goes with --hostfile", names[i]);
+    return ZINC_OK;
+}
+
 static int run_env(const zn_args *args)
 {
+    if (zn_args_given(args, "hostfile"))
+        return zn_env_hosts(args);
+    if (refuse_remote(args) != ZINC_OK)
+        return zn_cli_fail("env", ZINC_E_INVALID);
     env_report report = {.json = zn_args_flag(args, "json", false)};
     report.program = dlopen(NULL, RTLD_LAZY);
     const zinc_status status = report_all(&report);
@@ -337,6 +350,29 @@ static int run_env(const zn_args *args)
 
 static const zn_option env_options[] = {
     {.name = "json", .kind = ZN_OPTION_FLAG, .help = "one JSON object a row on stdout"},
+    {.name = "hostfile",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "F",
+     .help = "ask every host of F (as zinc launch does) and print what differs"},
+    {.name = "launcher",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "NAME",
+     .default_text = "ssh",
+     .help = "with --hostfile: how hosts are reached, as in zinc launch"},
+    {.name = "launcher_args",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "WORDS",
+     .help = "with --hostfile: more arguments for it"},
+    {.name = "ssh_port",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "PORT",
+     .default_text = "ssh's own",
+     .help = "with --hostfile: port of the hosts' ssh servers"},
+    {.name = "connect_timeout",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "SECONDS",
+     .default_text = "20",
+     .help = "with --hostfile: longest wait for a host to answer"},
 };
 
 const zn_command zn_command_env = {

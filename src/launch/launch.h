@@ -63,6 +63,22 @@ ZINC_MUST_CHECK zinc_status zn_plan_text(const zn_plan *plan, zn_buf *out);
  *  for a signal, 5 for a hang, 6 for a lost host. Errors: what kept it from starting. */
 ZINC_MUST_CHECK zinc_status zn_launch_run(const zn_launch_options *options, int *exit_code);
 
+#define ZN_EXIT_LOST_HOST 6
+
+/* What one host has printed. */
+typedef struct zn_host_text {
+    char *host;
+    zn_buf text;
+} zn_host_text;
+
+/** Run a program that does not fail on every rank, and keep its standard output, rank by rank, in
+ *  *out (zn_host_texts_destroy). Hosts that cannot be used are named in the log and left out;
+ *  *exit_code is then 6, else as zn_launch_run. Errors: as zn_launch_run; E_COMM no host is left.
+ */
+ZINC_MUST_CHECK zinc_status zn_launch_collect(const zn_launch_options *options, zn_host_text **out,
+                                              int *n, int *exit_code);
+void zn_host_texts_destroy(zn_host_text *hosts, int n);
+
 /* How an agent reaches its launcher. */
 typedef struct zn_agent_options {
     int64_t fd;          /* an open socket; -1: standard input and output */

@@ -344,13 +344,14 @@ fail:
     return status;
 }
 
-zinc_status zn_launcher_run(const zn_launch_options *options, zn_plan *plan, bool *lost,
-                            int *exit_code, int *signal)
+zinc_status zn_launcher_run(const zn_launch_options *options, zn_plan *plan, zn_buf *captured,
+                            bool *lost, int *exit_code, int *signal)
 {
     zinc_status status;
     sigset_t before;
     zn_launcher l = {.options = options,
                      .plan = plan,
+                     .captured = captured,
                      .signal_fd = -1,
                      .runner_err = -1,
                      .listen_fd = -1,

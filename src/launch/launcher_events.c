@@ -17,7 +17,6 @@
 #include "zinc/version.h"
 
 #define EXIT_HANG 5
-#define EXIT_LOST_HOST 6
 
 static const char *agent_name(const zn_launcher *l, const zn_host_agent *agent)
 {
@@ -125,7 +124,7 @@ void zn_launcher_lose(zn_launcher *l, zn_host_agent *agent, const char *why)
     }
     if (!was_running)
         return;
-    if (is_first_failure(l, EXIT_LOST_HOST))
+    if (is_first_failure(l, ZN_EXIT_LOST_HOST))
         zn_log(ZN_LOG_ERROR, "launch", "host %s is lost: %s", agent_name(l, agent), why);
     zn_launcher_end(l, ZN_FAILURE_GRACE_S);
 }
@@ -265,6 +264,8 @@ static zinc_status take_rank_frame(zn_launcher *l, const zn_host_agent *agent,
         return ZINC_OK;
     case ZN_FRAME_OUTPUT:
         l->progress_at = now;
+        if (l->captured && frame->stream == 1)
+            return zn_buf_append(&l->captured[frame->rank], frame->data, frame->n_bytes);
         return frame->stream == 1 || frame->stream == 2
                    ? zn_rank_output_take(&r->output, frame->stream, frame->data, frame->n_bytes,
                                          &l->sinks[frame->stream - 1])

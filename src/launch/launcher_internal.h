@@ -83,6 +83,7 @@ typedef struct zn_launcher {
     int n_agents;
     zn_rank_state *ranks; /* [plan->n_processes] */
     zn_sink sinks[2];
+    zn_buf *captured; /* [plan->n_processes] standard output is kept here; NULL: passed on */
     int signal_fd;
     /* a runner that starts all agents (pdsh, mpirun, srun), and where they connect to */
     pid_t runner;
@@ -102,10 +103,12 @@ typedef struct zn_launcher {
     int n_signals; /* so far */
 } zn_launcher;
 
-/** Run the plan once. *exit_code as zn_launch_run. E_COMM: hosts could not be used; each is named
- *  in the log and marked in lost[host]. */
+/** Run the plan once; standard output of rank r goes to captured[r] unless that is NULL. *exit_code
+ * as zn_launch_run. E_COMM: hosts could not be used; each is named in the log and marked in
+ * lost[host]. */
 ZINC_MUST_CHECK zinc_status zn_launcher_run(const zn_launch_options *options, zn_plan *plan,
-                                            bool *lost, int *exit_code, int *signal);
+                                            zn_buf *captured, bool *lost, int *exit_code,
+                                            int *signal);
 
 /* launcher_events.c */
 ZINC_MUST_CHECK zinc_status zn_launcher_read_agent(zn_launcher *l, zn_host_agent *agent);

@@ -117,7 +117,7 @@ static zinc_status try_once(const zn_launch_options *given, attempt *a, int64_t 
         ZN_FAIL_GOTO(ZINC_E_CONFIG, "no slot is left to run on; --include, --exclude and the "
                                     "hostfile leave none");
     ZN_TRY_GOTO(zn_alloc_array(&lost, (size_t)plan->pool.n, sizeof *lost, "hosts"));
-    status = zn_launcher_run(&a->options, plan, lost, exit_code, &signal);
+    status = zn_launcher_run(&a->options, plan, NULL, lost, exit_code, &signal);
     if (status == ZINC_E_COMM && drop_lost(given, plan, a, lost)) {
         zn_warn("launch", "%s", zinc_last_error());
         *again = true;

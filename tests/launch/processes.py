@@ -27,6 +27,7 @@ silent) exec sleep 30 ;;
 late) sleep 6.5 ;;
 once) mkdir once 2>/dev/null || { echo "No route to host" >&2; exit 255; } ;;
 chatty) echo "Welcome to chatty!" ;;
+odd) exec env -i HOME="$HOME" PATH="$PATH" ZINC_ISA=ref sh -c "${args[n-1]}" ;;
 esac
 env -i HOME="$HOME" PATH="$PATH" sh -c "${args[n-1]}"
 """
@@ -293,6 +294,35 @@ def test_all_unfit_hosts_are_listed_and_nothing_starts(tmp):
 def test_hosts_that_are_there_wait_for_one_that_is_late(tmp):
     job = Job(tmp, *bash("echo $RANK"), hostfile="a slots=1\nlate slots=1\n").end(0)
     assert sorted(job.text(job.out).splitlines()) == ["[a:0] 0", "[late:1] 1"]
+
+
+def env_of_hosts(tmp, hosts, *words):
+    job = Job(tmp, "--", "true", ranks=1)  # makes the stand-in for ssh
+    job.end(0)
+    full = {**os.environ, "PATH": os.path.join(tmp, "bin") + ":" + os.environ["PATH"], "SSH_LOG": os.path.join(tmp, "ssh.log")}
+    full.pop("ZINC_ISA", None)
+    return subprocess.run([ZINC, "env", "--hostfile", job.write("hosts", hosts), *words], cwd=tmp, env=full, capture_output=True, text=True, check=False)
+
+
+def test_zinc_env_compares_hosts(tmp):
+    got = env_of_hosts(tmp, "a slots=1\nodd slots=2\nb slots=3\nrefused slots=1\n")
+    assert got.returncode == 6, got
+    holds(got.stderr, "1 of 4 hosts", "refused: ssh fails", "Connection refused")
+    lines = got.stdout.splitlines()
+    start = [i for i, line in enumerate(lines) if line.startswith("isa ")][0]
+    assert lines[start].endswith(" a b") and lines[start + 1].split() == ["ref", "odd"], got.stdout
+    assert "ZINC_ISA" in got.stdout and "jansson" not in got.stdout and "rows are the same on 3 hosts" in lines[-1], got.stdout
+    got = env_of_hosts(tmp, "a slots=1\nodd slots=1\n", "--json")
+    assert got.returncode == 0, got
+    rows = [json.loads(line) for line in got.stdout.splitlines()]
+    assert {"name": "isa", "value": "ref", "hosts": ["odd"], "same": False} in rows, rows
+    assert [row["hosts"] for row in rows if row["name"] == "jansson"] == [["a", "odd"]], rows
+    got = env_of_hosts(tmp, "a slots=1\nb slots=1\n")
+    assert got.returncode == 0 and got.stdout.endswith("rows are the same on 2 hosts\n") and len(got.stdout.splitlines()) == 1, got
+    got = env_of_hosts(tmp, "refused slots=1\n")
+    assert got.returncode == 6 and "1 of 1 hosts" in got.stderr and not got.stdout, got
+    got = subprocess.run([ZINC, "env", "--ssh_port", "22"], capture_output=True, text=True, check=False)
+    assert got.returncode == 2 and "--ssh_port goes with --hostfile" in got.stderr, got
 
 
 def test_ssh_gets_port_and_options_in_order(tmp):

@@ -21,7 +21,7 @@ if(TARGET zinc)
   zn_launch_test(hangs test_a_stopped_rank_is_a_hang test_silence_is_a_hang_and_a_touched_file_is_none)
   zn_launch_test(hosts test_all_unfit_hosts_are_listed_and_nothing_starts
                  test_hosts_that_are_there_wait_for_one_that_is_late
-                 test_ssh_gets_port_and_options_in_order test_min_nodes_goes_on_without_lost_hosts
+                 test_zinc_env_compares_hosts test_ssh_gets_port_and_options_in_order test_min_nodes_goes_on_without_lost_hosts
                  test_no_ssh_starts_one_hosts_ranks_on_each)
   zn_launch_test(output test_each_rank_has_a_log test_much_output_arrives_whole
                  test_a_slow_reader_loses_no_host)
