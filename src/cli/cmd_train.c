@@ -90,6 +90,7 @@ static const zn_option options[] = {
      .kind = ZN_OPTION_OPTIONAL,
      .metavar = "DIR",
      .help = "go on from a checkpoint; alone or `latest`: the newest of output_dir"},
+    FLAG("profile", "false", "where the time went, at the end, and a trace: OUTPUT_DIR/trace.json"),
     FLAG("dry_run", "false", "resolve everything, print the plan, touch nothing"),
     FLAG("json", "false", "metrics rows on standard output"),
 };
@@ -236,6 +237,7 @@ static zinc_status read_options(const zn_args *args, storage *store, zn_train_op
     o->overwrite_output_dir = zn_args_flag(args, "overwrite_output_dir", false);
     o->packing_boundaries = zn_args_flag(args, "packing_boundaries", false);
     o->show_sample = zn_args_flag(args, "show_sample", false);
+    o->profile = zn_args_flag(args, "profile", false);
     o->dry_run = zn_args_flag(args, "dry_run", false);
     o->json = zn_args_flag(args, "json", false);
     ZN_TRY(need(o->model, "--model_name_or_path DIR"));

@@ -7,6 +7,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sys.h"
+#include "device/trace.h"
 
 /* A group cannot go on when the comm it was split from cannot. */
 static zinc_status check_usable(const zn_comm *comm)
@@ -118,9 +120,14 @@ static zinc_status run_call(void *arg)
 {
     const zn_comm_call *const call = arg;
     zn_comm *const comm = call->comm;
+    zn_trace *const trace = zn_device_trace(comm->dev);
+    const double start = trace ? zn_sys_now() : 0;
     zinc_status status = check_usable(comm);
     if (status == ZINC_OK)
         status = comm->ops->run(comm, call);
+    if (trace)
+        zn_trace_span(trace, zn_device_rank(comm->dev), ZN_TRACE_COMM,
+                      zn_comm_kind_name(call->header.kind), call->header.tag, start, zn_sys_now());
     if (status != ZINC_OK) {
         zn_error error;
         zn_error_save(&error, status);

@@ -38,7 +38,8 @@ struct zn_device {
     zn_device_params params;
     bool spin; /* a wait may spin for a moment: there are cores to spare */
     zn_stream *compute;
-    zn_stream *link[2]; /* to the device, back; NULL until asked for */
+    zn_stream *link[2];     /* to the device, back; NULL until asked for */
+    struct zn_trace *trace; /* borrowed; NULL: none */
     bool has_lock;
     pthread_mutex_t lock; /* guards usage and records */
     zn_mem_usage usage[ZN_N_PLACES];

@@ -19,6 +19,7 @@ typedef struct step_times {
     double phase[ZN_N_PHASES];
     double reduce_wait, gather_wait;
     double forward, compute; /* compute: forward and backward, waits included */
+    double forward_wait;     /* of forward */
 } step_times;
 
 struct zn_observer {
@@ -34,6 +35,10 @@ struct zn_observer {
     step_times sum;     /* of the n_summed steps since the last line */
     int64_t n_summed;
     double flops, head_forward_flops; /* of this step on this rank */
+    step_times run; /* of all n_steps; not of the first of several, which warms up */
+    bool warm;
+    int64_t n_steps;
+    double run_flops, run_head_forward_flops;
 };
 
 /* ---- opening ---- */
@@ -116,6 +121,7 @@ void zn_observer_lap(zn_observer *observer, zn_phase phase)
     t->reduce_wait += reduce;
     t->gather_wait += gather;
     t->forward += stats.forward_s - observer->seen.forward_s;
+    t->forward_wait += stats.forward_wait_s - observer->seen.forward_wait_s;
     if (phase == ZN_PHASE_COMPUTE)
         t->compute += now - observer->mark;
     observer->seen = stats;
@@ -138,6 +144,9 @@ static void add_times(step_times *sum, const step_times *t)
         sum->phase[i] += t->phase[i];
     sum->reduce_wait += t->reduce_wait;
     sum->gather_wait += t->gather_wait;
+    sum->forward += t->forward;
+    sum->forward_wait += t->forward_wait;
+    sum->compute += t->compute;
 }
 
 /* ---- what is printed ---- */
@@ -261,6 +270,20 @@ static zinc_status print_due(zn_observer *o, int64_t step, zn_progress *progress
     return ZINC_OK;
 }
 
+static void add_run(zn_observer *o)
+{
+    if (o->n_steps == 1 && !o->warm) {
+        o->run = (step_times){0};
+        o->run_flops = o->run_head_forward_flops = 0;
+        o->n_steps = 0;
+        o->warm = true;
+    }
+    add_times(&o->run, &o->now);
+    o->run_flops += o->flops;
+    o->run_head_forward_flops += o->head_forward_flops;
+    o->n_steps++;
+}
+
 zinc_status zn_observer_step(zn_observer *observer, const zn_metrics_row *row,
                              zn_progress *progress)
 {
@@ -268,7 +291,64 @@ zinc_status zn_observer_step(zn_observer *observer, const zn_metrics_row *row,
     zn_observer_lap(observer, ZN_PHASE_LOGGING);
     add_times(&observer->sum, &observer->now);
     observer->n_summed++;
+    add_run(observer);
     return print_due(observer, row->step, progress);
+}
+
+/* ---- the whole run ---- */
+
+/* One line: ms a step, share of the step, and for arithmetic FLOPs and the share of the peak. */
+static zinc_status append_share(const zn_observer *o, const char *name, double seconds,
+                                double flops, double peak, zn_buf *out)
+{
+    const step_times *t = &o->run;
+    const double n = (double)o->n_steps;
+    double total = t->reduce_wait + t->gather_wait;
+    for (int i = 0; i < ZN_N_PHASES; i++)
+        total += t->phase[i];
+    ZN_TRY(zn_buf_printf(out, "\n  %-20s %10.2f %6.1f%%", name, seconds * 1e3 / n,
+                         total > 0 ? 100 * seconds / total : 0));
+    if (flops <= 0)
+        return ZINC_OK;
+    ZN_TRY(zn_buf_printf(out, " %12.4g", flops / n));
+    return peak > 0 && seconds > 0 ? zn_buf_printf(out, " %8.1f%%", 100 * flops / seconds / peak)
+                                   : ZINC_OK;
+}
+
+static zinc_status append_summary(const zn_observer *o, double peak, zn_buf *out)
+{
+    const step_times *t = &o->run;
+    const double compute = t->phase[ZN_PHASE_COMPUTE];
+    const double forward = t->forward - t->forward_wait;
+    const double forward_flops = o->run_flops / 3 - o->run_head_forward_flops;
+    ZN_TRY(zn_buf_printf(
+        out, "profile of %lld steps%s, rank 0, a step on average\n  %-20s %10s %7s %12s %9s",
+        (long long)o->n_steps, o->warm ? " after the first" : "", "phase", "ms", "share", "FLOPs",
+        "of peak"));
+    ZN_TRY(append_share(o, "data", t->phase[ZN_PHASE_DATA], 0, 0, out));
+    ZN_TRY(append_share(o, "forward", forward, forward_flops, peak, out));
+    ZN_TRY(append_share(o, "backward", compute - forward, o->run_flops - forward_flops, peak, out));
+    ZN_TRY(append_share(o, "waiting to reduce", t->reduce_wait, 0, 0, out));
+    ZN_TRY(append_share(o, "waiting to gather", t->gather_wait, 0, 0, out));
+    ZN_TRY(append_share(o, "optimizer", t->phase[ZN_PHASE_STEP], 0, 0, out));
+    ZN_TRY(append_share(o, "other", t->phase[ZN_PHASE_LOGGING], 0, 0, out));
+    return zn_buf_printf(out,
+                         "\n  peak: %.4g GFLOP/s of fused multiply-adds, measured at the start. "
+                         "Backward has the head's forward.",
+                         peak * 1e-9);
+}
+
+zinc_status zn_observer_summary(const zn_observer *observer, double peak_flops,
+                                zn_progress *progress)
+{
+    zn_buf text = {0};
+    if (observer->n_steps == 0)
+        return ZINC_OK;
+    zinc_status status = append_summary(observer, peak_flops, &text);
+    if (status == ZINC_OK)
+        status = zn_progress_note(progress, text.data);
+    zn_buf_fini(&text);
+    return status;
 }
 
 /* ---- evaluation ---- */

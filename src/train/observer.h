@@ -50,6 +50,12 @@ ZINC_MUST_CHECK zinc_status zn_observer_step(zn_observer *observer, const zn_met
 /** An evaluation after `step`. Errors: E_IO, E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_observer_eval(zn_observer *observer, int64_t step, double loss);
 
+/** Write of the whole run, step by step on average: time, share of the time, FLOPs and share of
+ * what `peak_flops` a second would do, by phase (--profile). Before the first step there is nothing
+ * to write. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_observer_summary(const zn_observer *observer, double peak_flops,
+                                                zn_progress *progress);
+
 /** Close; NULL is fine. */
 void zn_observer_close(zn_observer *observer);
 

@@ -14,6 +14,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "kernels/peak.h"
 #include "train/banner.h"
 #include "train/metrics.h"
 #include "train/overflow.h"
@@ -23,6 +24,8 @@
 #include "train/saving.h"
 #include "train/train_internal.h"
 
+#define PEAK_SECONDS 5e-3
+
 typedef struct rank_run {
     const zn_train_setup *s;
     int rank, n_ranks;
@@ -31,6 +34,8 @@ typedef struct rank_run {
     zn_engine *engine;
     zn_batch *batches; /* [accumulation] */
     double *weights;   /* [accumulation] of a token's loss */
+    double mark;       /* zn_sys_now() of the last lap */
+    double peak_flops; /* of all ranks; rank 0 */
     bool overflow_told;
     int64_t n_clipped;     /* steps */
     int64_t *rows;         /* [micro_batch] scratch */
@@ -68,6 +73,23 @@ static zinc_status note(rank_run *run, const char *format, ...)
 }
 
 /* ---- one optimizer step ---- */
+
+static void begin_step(rank_run *run)
+{
+    zn_observer_begin(run->observer);
+    run->mark = zn_sys_now();
+}
+
+/* What ran since the last lap, or the step's begin, was `phase`. */
+static void lap(rank_run *run, zn_phase phase)
+{
+    static const char *const names[ZN_N_PHASES] = {"data", "forward and backward", "optimizer",
+                                                   "logging"};
+    const double now = zn_sys_now();
+    zn_trace_span(run->s->trace, run->rank, ZN_TRACE_PHASES, names[phase], NULL, run->mark, now);
+    zn_observer_lap(run->observer, phase);
+    run->mark = now;
+}
 
 typedef struct step_totals {
     double targets, tokens; /* of the global batch */
@@ -144,7 +166,7 @@ static zinc_status run_step(rank_run *run, int64_t step, const step_totals *tota
                                      m == s->accumulation - 1, &sum));
         *loss += sum * weight;
     }
-    zn_observer_lap(run->observer, ZN_PHASE_COMPUTE);
+    lap(run, ZN_PHASE_COMPUTE);
     ZN_TRY(step_or_explain(run, step, result));
     return sum_over_ranks(run, loss, 1, "loss");
 }
@@ -274,9 +296,9 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
     step_totals totals = {0};
     double loss = 0;
     const double start = zn_sys_now();
-    zn_observer_begin(run->observer);
+    begin_step(run);
     ZN_TRY(load_batches(run, step, &totals));
-    zn_observer_lap(run->observer, ZN_PHASE_DATA);
+    lap(run, ZN_PHASE_DATA);
     *stop = totals.stop;
     if (totals.saved)
         ZN_TRY(zn_saver_finish(run->saver));
@@ -287,7 +309,7 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
         return result.overflow
                    ? give_up(run, step, zn_sys_now() - start, &totals, loss, &result, status)
                    : status;
-    zn_observer_lap(run->observer, ZN_PHASE_STEP);
+    lap(run, ZN_PHASE_STEP);
     ZN_TRY(zn_comm_agree(run->comm,
                          report_step(run, step, zn_sys_now() - start, &totals, loss, &result)));
     if (due(s->o->eval_steps, step + 1, s->max_steps))
@@ -314,6 +336,22 @@ static zinc_status stop_early(rank_run *run, int64_t step)
     return ZINC_OK;
 }
 
+/* With --profile, after the last span of every rank. */
+static zinc_status write_profile(rank_run *run)
+{
+    char *path = NULL;
+    if (!run->s->trace || run->rank != 0)
+        return ZINC_OK;
+    ZN_TRY(zn_observer_summary(run->observer, run->peak_flops / run->n_ranks, run->progress));
+    ZN_TRY(zn_fs_join(run->s->o->output_dir, "trace.json", &path));
+    const zinc_status status = zn_trace_write(run->s->trace, path);
+    if (status == ZINC_OK)
+        zn_info("train", "the trace is in %s (open it in Perfetto); %lld spans found no room", path,
+                (long long)zn_trace_n_lost(run->s->trace));
+    zn_free(path);
+    return status;
+}
+
 static zinc_status train_loop(rank_run *run)
 {
     const zn_train_setup *s = run->s;
@@ -326,6 +364,7 @@ static zinc_status train_loop(rank_run *run)
     }
     if (!stop)
         ZN_TRY(evaluate_and_report(run, step));
+    ZN_TRY(zn_comm_agree(run->comm, write_profile(run)));
     if (run->rank == 0)
         zn_progress_finish(run->progress);
     if (stop)
@@ -342,7 +381,15 @@ static zinc_status train_loop(rank_run *run)
 
 /* ---- opening and closing ---- */
 
-static zinc_status open_progress(const zn_train_setup *s, zn_progress **out)
+/* What the cores of all ranks could do. Threads beyond this machine's cores add nothing. */
+static double peak_flops(const zn_train_setup *s)
+{
+    const double core = s->o->peak_flops > 0 ? s->o->peak_flops : zn_peak_flops(1, PEAK_SECONDS);
+    const int n = s->n_ranks * s->threads, cores = zn_sys_cores();
+    return core * (strcmp(s->o->comm, "thread") == 0 && n > cores ? cores : n);
+}
+
+static zinc_status open_progress(const zn_train_setup *s, double peak, zn_progress **out)
 {
     struct winsize size = {0};
     const bool terminal = isatty(STDERR_FILENO);
@@ -355,7 +402,7 @@ static zinc_status open_progress(const zn_train_setup *s, zn_progress **out)
         .log_every = s->o->logging_steps,
         .print_every = s->values->steps_per_print,
         .flops_per_token = zn_model_flops(&s->spec, 1, s->block_size) / (double)s->block_size,
-        .peak_flops = s->o->peak_flops * s->n_ranks * s->threads};
+        .peak_flops = peak};
     return zn_progress_create(&params, out);
 }
 
@@ -375,7 +422,8 @@ static zinc_status open_reports(rank_run *run)
     zn_train_print_memory(run->s, run->engine, run->dev);
     ZN_TRY(zn_train_show_sample(run->s));
     ZN_TRY(zn_observer_open(run->s, run->engine, run->dev, run->s->resume.step, &run->observer));
-    return open_progress(run->s, &run->progress);
+    run->peak_flops = peak_flops(run->s);
+    return open_progress(run->s, run->peak_flops, &run->progress);
 }
 
 static zinc_status open_rank(rank_run *run, zn_thread_world *world)
@@ -388,6 +436,7 @@ static zinc_status open_rank(rank_run *run, zn_thread_world *world)
                                      .link_latency_s = s->o->link_latency_s};
     const char *backend = !world ? "mpi" : run->n_ranks == 1 ? "self" : "thread";
     ZN_TRY(zn_device_open(s->o->device, &device, &run->dev));
+    zn_device_set_trace(run->dev, s->trace);
     const zn_comm_params comm = {.backend = backend,
                                  .rank = run->rank, /* what the environment says; mpi compares */
                                  .n_ranks = run->n_ranks,

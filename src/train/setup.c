@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* setup.c — everything that is the same on every rank, done once a process before ranks start. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/fs.h"
@@ -11,6 +14,10 @@
 #include "engine/freeze.h"
 #include "engine/hyper.h"
 #include "train/train_internal.h"
+
+#define LOCK_SECONDS 5.0 /* a killed run's processes take a moment to go */
+
+#define TRACE_SPANS ((int64_t)200000) /* about 20 MB; the first steps of a long run */
 
 void zn_train_defaults(zn_train_options *out)
 {
@@ -231,6 +238,8 @@ zinc_status zn_train_setup_open(const zn_train_options *options, int n_ranks, zn
     ZN_TRY_GOTO(check_freeze(&s));
     ZN_TRY_GOTO(load_data(&s));
     ZN_TRY_GOTO(resolve_config(&s));
+    if (options->profile && !options->dry_run)
+        ZN_TRY_GOTO(zn_trace_create(TRACE_SPANS, &s.trace));
     *out = s;
     return ZINC_OK;
 fail:
@@ -247,6 +256,7 @@ void zn_train_setup_close(zn_train_setup *setup)
     zn_config_destroy(setup->config);
     zn_model_spec_fini(&setup->spec);
     zn_free(setup->resume.dir);
+    zn_trace_destroy(setup->trace);
     memset(setup, 0, sizeof *setup);
 }
 
@@ -279,6 +289,31 @@ zinc_status zn_train_claim_output(const zn_train_options *options)
                     options->output_dir, marks[i]);
     }
     return options->resume ? zn_fs_mkdirs(options->output_dir) : start_output(options);
+}
+
+/* Two runs that write one folder mix their metrics, and delete each other's checkpoints. The lock
+ * is on the folder itself, goes with its process however that ends, and a file system without locks
+ * has none. */
+zinc_status zn_train_lock_output(zn_train_setup *setup)
+{
+    const double deadline = zn_sys_now() + LOCK_SECONDS;
+    if (setup->output_lock)
+        return ZINC_OK;
+    const int fd = open(setup->o->output_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) /* who writes there says what is wrong with it */
+        return ZINC_OK;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        if (zn_sys_now() > deadline) {
+            close(fd);
+            ZN_FAIL(ZINC_E_CONFIG,
+                    "another run is writing to %s: wait for its end, or choose another "
+                    "--output_dir",
+                    setup->o->output_dir);
+        }
+        zn_sys_sleep(0.1);
+    }
+    setup->output_lock = fd + 1;
+    return ZINC_OK;
 }
 
 /* A tokenizer given apart from the model, and what says how conversations are written with it. */

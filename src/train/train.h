@@ -65,7 +65,8 @@ typedef struct zn_train_options {
     int64_t device_limit;                    /* --device_memory, bytes; 0: none */
     double link_bytes_per_s, link_latency_s; /* stand-in link to the host; 0: memory speed */
     double timeout_s;                        /* deadline of a collective */
-    double peak_flops;                       /* of one core, for "share of peak"; 0: measure */
+    bool profile;      /* the time of phases at the end, and OUTPUT_DIR/trace.json */
+    double peak_flops; /* of one core, for "share of peak"; 0: measure */
 } zn_train_options;
 
 void zn_train_defaults(zn_train_options *out);

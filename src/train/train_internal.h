@@ -4,6 +4,7 @@
 #define ZN_TRAIN_TRAIN_INTERNAL_H
 
 #include "data/dataset.h"
+#include "device/trace.h"
 #include "engine/engine.h"
 #include "train/metrics.h"
 #include "train/train.h"
@@ -36,6 +37,7 @@ typedef struct zn_train_setup {
     int64_t max_steps, steps_per_epoch;
     int64_t micro_batch, accumulation;
     zn_train_resume resume;
+    zn_trace *trace; /* of this process's ranks, with --profile; else NULL */
 } zn_train_setup;
 
 /* setup.c */
@@ -49,6 +51,9 @@ ZINC_MUST_CHECK zinc_status zn_train_param_list(const zn_train_setup *setup, zn_
 ZINC_MUST_CHECK zinc_status zn_train_tokenizer_path(const zn_train_options *o, char **out);
 /** Make the output folder, or refuse one that holds a run. By one rank. */
 ZINC_MUST_CHECK zinc_status zn_train_claim_output(const zn_train_options *options);
+/** Keep other runs out of output_dir until this process ends; nothing yet if there is no such
+ *  folder. A run that is just ending is waited for. By one rank. Errors: E_CONFIG. */
+ZINC_MUST_CHECK zinc_status zn_train_lock_output(zn_train_setup *setup);
 /** Engine parameters of one rank; dev and comm may be NULL (planning). */
 zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *dev, zn_comm *comm);
 

@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "base/sys.h"
+#include "device/trace.h"
 
 static zinc_status nothing(void *arg)
 {
@@ -197,31 +198,50 @@ static zinc_status wait_unit(zn_zero *zero, int unit)
     return ZINC_OK;
 }
 
+/* A use begins when the parameters are here. */
+static zinc_status begin_use(zn_zero *zero, int unit)
+{
+    if (zn_device_trace(zero->p.dev))
+        zero->units[unit].began = zn_sys_now();
+    return ZINC_OK;
+}
+
+static void trace_use(const zn_zero *zero, int unit, zn_pass pass)
+{
+    zn_trace *trace = zn_device_trace(zero->p.dev);
+    if (trace)
+        zn_trace_span(trace, zero->rank, ZN_TRACE_UNITS,
+                      pass == ZN_PASS_BACKWARD ? "backward" : "forward",
+                      zero->list.unit_names[unit], zero->units[unit].began, zn_sys_now());
+}
+
 zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass)
 {
     zn_zero *zero = ctx;
     if (pass == ZN_PASS_BACKWARD && zero->forward_began > 0) {
         zero->stats.forward_s += zn_sys_now() - zero->forward_began;
+        zero->stats.forward_wait_s += zero->stats.gather_wait_s - zero->forward_began_wait;
         zero->forward_began = 0;
     }
     if (zero->units[unit].users++ > 0)
         return ZINC_OK;
     if (zero->p.stage < 3 || zero->shared_slab)
-        return ZINC_OK;
+        return begin_use(zero, unit);
     if (zero->training)
         ZN_TRY(zn_zero_trace_acquire(zero, unit));
     ZN_TRY(zn_zero_order_after_compute(zero));
     ZN_TRY(issue_unit(zero, unit));
     ZN_TRY(prefetch(zero));
-    return wait_unit(zero, unit);
+    ZN_TRY(wait_unit(zero, unit));
+    return begin_use(zero, unit);
 }
 
 zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass)
 {
     zn_zero *zero = ctx;
-    (void)pass;
     if (--zero->units[unit].users > 0)
         return ZINC_OK;
+    trace_use(zero, unit, pass);
     if (zero->p.stage < 3 || zero->shared_slab)
         return ZINC_OK;
     const int64_t distance = zn_zero_next_use(zero, unit);

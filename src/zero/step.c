@@ -122,6 +122,7 @@ zinc_status zn_zero_begin(zn_zero *zero, bool boundary)
     zero->boundary = boundary;
     zero->cursor = 0;
     zero->forward_began = zn_sys_now();
+    zero->forward_began_wait = zero->stats.gather_wait_s;
     zero->grad_status = ZINC_OK;
     for (int u = 0; u < zero->list.n_units; u++)
         zero->units[u].reduced = false;

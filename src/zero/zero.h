@@ -160,10 +160,11 @@ typedef struct zn_zero_stats {
     int64_t trace_resets;  /* times the order of use changed */
     int64_t to_device_bytes, to_host_bytes; /* over the link */
     int64_t disk_read_bytes, disk_written_bytes;
-    double gather_wait_s; /* seconds that this rank stood waiting for parameters */
-    double reduce_wait_s; /* ... and for reductions of gradients */
-    double forward_s;     /* from begin to the first use in backward; waits included. The head
-                             computes loss and gradient at once and counts as backward */
+    double gather_wait_s;  /* seconds that this rank stood waiting for parameters */
+    double reduce_wait_s;  /* ... and for reductions of gradients */
+    double forward_s;      /* from begin to the first use in backward; waits included. The head
+                              computes loss and gradient at once and counts as backward */
+    double forward_wait_s; /* the part of gather_wait_s that is in forward_s */
 } zn_zero_stats;
 
 void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out);

@@ -72,6 +72,7 @@ typedef struct zn_zero_unit {
     int users;        /* before_use minus after_use */
     bool reduced;     /* in this micro-batch */
     int64_t last_use; /* position in the trace */
+    double began;     /* zn_sys_now() when its use began, if the device is traced */
 } zn_zero_unit;
 
 /* Buffers that come and go during a step: kept and handed out again, so that nothing allocates once
@@ -174,7 +175,8 @@ struct zn_zero {
     double *totals;          /* [n_specs * n_sums] */
     float *fill_buffer;      /* [ZN_ZERO_IO_ELEMS] while filling or visiting */
     zn_zero_stats stats;
-    double forward_began; /* zn_sys_now(); 0: not in a forward pass */
+    double forward_began;      /* zn_sys_now(); 0: not in a forward pass */
+    double forward_began_wait; /* stats.gather_wait_s then */
 };
 
 #define ZN_ZERO_IO_ELEMS ((int64_t)1 << 18)
