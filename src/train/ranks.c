@@ -171,13 +171,17 @@ static zinc_status run(const zn_train_options *o, zn_train_setup *setup, int *co
             zn_train_print_plan(setup);
         return ZINC_OK;
     }
+    if (rank == 0)
+        ZN_TRY(zn_train_lock_output(setup));
     if (rank == 0 && o->resume)
         zn_ckpt_clean(o->output_dir);
     ZN_TRY(zn_train_resume_find(setup, rank == 0));
     if (setup->resume.nothing_left)
         return ZINC_OK;
-    if (rank == 0)
+    if (rank == 0) {
         ZN_TRY(zn_train_claim_output(o));
+        ZN_TRY(zn_train_lock_output(setup));
+    }
     zn_train_catch_signals();
     if (!mpi)
         return run_threads(setup);

@@ -38,6 +38,7 @@ typedef struct zn_train_setup {
     int64_t micro_batch, accumulation;
     zn_train_resume resume;
     zn_trace *trace; /* of this process's ranks, with --profile; else NULL */
+    int output_lock; /* of the process that writes output_dir: a descriptor + 1; 0: none */
 } zn_train_setup;
 
 /* setup.c */
