@@ -20,7 +20,7 @@ BANNED = [
     (r"(?<![\w.>])(printf|puts|putchar|vprintf)\s*\(|\bstdout\b", {"src/cli/", "src/train/report.c"},
      "only the command line (and the rows of a training run) write to stdout; use zn_log"),
     (r"(?<![\w.>])(exit|_exit|_Exit|abort|quick_exit)\s*\(",
-     {"src/base/status.c", "src/train/stop.c", "src/launch/spawn.c"},
+     {"src/base/status.c", "src/train/stop.c", "src/train/mpirun.c", "src/launch/spawn.c"},
      "return a zinc_status"),
     (r"\bassert\s*\(|<assert\.h>", set(), "use ZN_ASSERT for an invariant, ZN_FAIL for input"),
     (r"\b(secure_)?getenv\s*\(",
