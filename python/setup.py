@@ -22,7 +22,7 @@ def built_library(folder):
     options = OPTIONS + (["-G", "Ninja"] if shutil.which("ninja") else [])
     subprocess.run(["cmake", "-S", TOP, "-B", folder] + options, check=True)
     subprocess.run(["cmake", "--build", folder, "-j", str(os.cpu_count() or 1), "--target",
-                    "libzinc"], check=True)
+                    "zinc_shared"], check=True)
     return os.path.join(folder, "libzinc.so")
 
 
