@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What clumsy and hostile users do to a run: hostile.py ZINC DATA_DIR CASE.
+
+lock: two runs, one output folder      mpi_signals: SIGINT, SIGTERM, SIGUSR1 to a run whose ranks are processes
+config_file: from_scratch from a configuration file of any name      files: what is no file, or an empty one
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 60  # seconds; nothing here takes a tenth of it on an idle machine
+
+
+def check(ok, *what):
+    if not ok:
+        sys.exit(" ".join(map(str, what)))
+
+
+class Bench:
+    def __init__(self, zinc, data, tmp):
+        self.zinc, self.tmp = zinc, tmp
+        self.model = os.path.join(data, "model", "llama")
+        self.rows = self.path("rows.jsonl")
+        with open(self.rows, "w", encoding="utf-8") as f:
+            for i in range(20):
+                f.write(json.dumps({"input_ids": [(7 * i * i + 13 * j) % 300 for j in range(6)]}) + "\n")
+
+    def path(self, *names):
+        return os.path.join(self.tmp, *names)
+
+    def argv(self, out, *more, model=None):
+        return [self.zinc, "train", "--model", model or self.model, "--train_file", self.rows, "--output_dir", out, "--threads", "1",
+                "--ranks", "2", "--per_device_train_batch_size", "1", "--save_steps", "0", *map(str, more)]
+
+    def run(self, argv, code=0):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL)
+        check(done.returncode == code, " ".join(argv), "\nexit", done.returncode, "not", code, done.stderr)
+        return done.stderr
+
+    def start(self, out, *more):
+        with open(out + ".log", "w", encoding="utf-8") as log:
+            return subprocess.Popen(self.argv(out, "--max_steps", 10000000, *more), stderr=log, stdin=subprocess.DEVNULL)
+
+    def wait_for_steps(self, out):
+        start = time.time()
+        while not os.path.exists(out + "/metrics.jsonl") or os.path.getsize(out + "/metrics.jsonl") == 0:
+            check(time.time() - start < LIMIT, "no step was made:", open(out + ".log", encoding="utf-8").read())
+            time.sleep(0.02)
+
+
+def steps_of(out):
+    with open(out + "/metrics.jsonl", encoding="utf-8") as f:
+        return sum(1 for _ in f)
+
+
+def processes_that_name(word):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                if word.encode() in f.read() and int(pid) != os.getpid():
+                    found.append(int(pid))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
+def case_lock(b):
+    """The second run is refused and touches nothing; the end of the first, even by kill -9, lets others in."""
+    out = b.path("out")
+    first = b.start(out)
+    try:
+        b.wait_for_steps(out)
+        others = [subprocess.Popen(b.argv(out, "--max_steps", 1, way), stderr=subprocess.PIPE, text=True)
+                  for way in ("--overwrite_output_dir", "--resume_from_checkpoint")]
+        for other in others:
+            said = other.communicate(timeout=LIMIT)[1]
+            check(other.returncode == 1 and f"another run is writing to {out}" in said, "exit", other.returncode, said)
+        check(steps_of(out) > 1 and first.poll() is None, "the first run was disturbed")
+    finally:
+        first.kill()
+        first.wait()
+    b.run(b.argv(out, "--max_steps", 1, "--overwrite_output_dir"))
+    check(steps_of(out) == 1, "rows of the first run are left")
+
+
+def case_mpi_signals(b):
+    """A signal ends ranks that are processes as it ends threads: after the step, saved if asked, 128+n."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        out = b.path(number.name)
+        run = b.start(out, "--comm", "mpi", "--save_on_signal")
+        b.wait_for_steps(out)
+        run.send_signal(number)
+        code = run.wait(LIMIT)
+        with open(out + ".log", encoding="utf-8") as f:
+            said = f.read()
+        check(code == 128 + number, number.name, "exit", code, said)
+        check(os.path.isdir(f"{out}/checkpoint-{steps_of(out)}"), number.name, "the last step was not saved", said)
+    out = b.path("early")  # before mpirun has ranks that it could pass a signal on to
+    for wait in (0, 0.01, 0.05):
+        run = b.start(out, "--comm", "mpi")
+        time.sleep(wait)
+        run.send_signal(signal.SIGUSR1)
+        check(run.wait(LIMIT) in (128 + signal.SIGUSR1, -signal.SIGUSR1), "a signal after", wait, "s: exit", run.returncode)
+        shutil.rmtree(out, ignore_errors=True)
+    out = b.path("twice")
+    run = b.start(out, "--comm", "mpi")
+    b.wait_for_steps(out)
+    run.send_signal(signal.SIGTERM)
+    run.send_signal(signal.SIGINT)
+    check(run.wait(LIMIT) in (128 + signal.SIGTERM, 128 + signal.SIGINT), "two signals: exit", run.returncode)
+    start = time.time()
+    while processes_that_name(b.tmp + "/"):
+        check(time.time() - start < LIMIT / 4, "still running:", processes_that_name(b.tmp + "/"))
+        time.sleep(0.05)
+
+
+def case_config_file(b):
+    config = b.path("tiny.json")
+    shutil.copy(b.model + "/config.json", config)
+    out = b.path("out")
+    b.run(b.argv(out, "--from_scratch", "--max_steps", 2, "--save_steps", 1, model=config))
+    for folder in (out, out + "/checkpoint-1"):
+        check(os.path.exists(folder + "/config.json"), folder, "has no config.json")
+    b.run([b.zinc, "eval", "--model", out, "--data", b.rows])
+
+
+def main():
+    zinc, data, case = sys.argv[1:4]
+    with tempfile.TemporaryDirectory() as tmp:
+        globals()["case_" + case](Bench(zinc, data, tmp))
+
+
+main()
