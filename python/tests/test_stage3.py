@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 3 under autograd: what is freed, frozen parameters, recomputed blocks; and what refuses."""
+import tempfile
+import unittest
+
+import support
+from test_engine import GAS, ROWS, batch, config, loss_of, make_model
+
+
+def variant(model, how):
+    """frozen: embedding and every `up` are frozen; lora: only `down` of the last two blocks trains.
+    again, reentrant: blocks are recomputed in backward."""
+    import torch.utils.checkpoint as recompute
+    if "frozen" in how:
+        for name, param in model.named_parameters():
+            param.requires_grad = not ("up" in name or "embed" in name)
+    if "lora" in how:
+        for name, param in model.named_parameters():
+            param.requires_grad = name.startswith(("blocks.1.down", "blocks.2.down"))
+    if "again" in how or "reentrant" in how:
+        for block in model.blocks:
+            # The module's own call, hooks and all, runs inside, as transformers' layers do it.
+            block.__class__ = type("Again", (type(block),), {
+                "__call__": lambda self, x, base=type(block): recompute.checkpoint(
+                    super(type(self), self).__call__, x, use_reentrant="reentrant" in how)})
+    return model
+
+
+def reference(how, n_ranks=2, n_steps=3):
+    import torch
+    model = variant(make_model(), how)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    norms = []
+    for step in range(n_steps):
+        for micro in range(GAS):
+            for rank in range(n_ranks):
+                (loss_of(model, step, micro, rank) / GAS / n_ranks).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return norms
+
+
+def bytes_of(module):
+    return {n: p._zinc.full.untyped_storage().size() for n, p in module.named_parameters()}
+
+
+def norms_of(how, stage):
+    import torch
+    import deepspeed
+    model = variant(make_model(), how)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    engine = deepspeed.initialize(model=model, optimizer=optimizer,
+                                  config=config(stage, gradient_clipping=0))[0]
+    norms = []
+    for step in range(3):
+        for micro in range(GAS):
+            loss = loss_of(engine, step, micro, engine.global_rank)
+            if stage == 3:  # the graph lives, and holds no weight
+                assert not any(bytes_of(engine.module).values()), bytes_of(engine.module)
+            engine.backward(loss)
+            if stage == 3:
+                assert not any(bytes_of(engine.module).values()), bytes_of(engine.module)
+            engine.step()
+        norms.append(engine.get_global_grad_norm())
+    engine.destroy()
+    return norms
+
+
+def seen_while_running():
+    """Parameters that have their bytes while `up` of block 1 runs, and while its gradient comes."""
+    import deepspeed
+    model = make_model()
+    engine = deepspeed.initialize(model=model, config=config(
+        3, optimizer={"type": "AdamW", "params": {"lr": 0.01}}))[0]
+    seen = []
+
+    def there():
+        return sorted({n.rsplit(".", 2)[0] if n.startswith("blocks") else n.split(".")[0]
+                       for n, size in bytes_of(model).items() if size})
+
+    def hook(_module, _args, output):
+        seen.append(there())
+        output.register_hook(lambda _grad: seen.append(there()))
+
+    model.blocks[1].up.register_forward_hook(hook)
+    engine.backward(loss_of(engine, 0, 0, 0))
+    # evaluation goes around the engine, and may end in an exception
+    try:
+        model(batch(0, 0, 0)[0] + 1000)
+    except IndexError:
+        seen.append(there())
+    engine.destroy()
+    return seen
+
+
+def half():
+    """fp16: a gradient that overflows skips the step, and neither weights nor schedule move."""
+    import torch
+    import deepspeed
+    model = make_model()
+    made = []
+
+    def schedule(optimizer):
+        made.append(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 / (1 + s)))
+        return made[0]
+
+    engine, optimizer, _, scheduler = deepspeed.initialize(
+        model=model, lr_scheduler=schedule, model_parameters=model.parameters(),
+        config={"train_batch_size": ROWS, "zero_optimization": {"stage": 1},
+                "optimizer": {"type": "Adam", "params": {"lr": 0.125}},
+                "fp16": {"enabled": True, "initial_scale_power": 4, "hysteresis": 1,
+                         "loss_scale_window": 100}})
+    assert scheduler is made[0]
+    assert {p.dtype for p in model.parameters()} == {torch.float16}
+    before = {k: v.clone() for k, v in model.named_parameters()}
+    engine.backward(loss_of(engine, 0, 0, 0) * float("inf"))
+    engine.step()
+    out = {"overflow": optimizer.overflow, "scale": optimizer.loss_scale, "lr": engine.get_lr()[0],
+           "same": all(torch.equal(v, before[k]) for k, v in model.named_parameters())}
+    engine.backward(loss_of(engine, 0, 0, 0))
+    engine.step()
+    out["then"] = [optimizer.overflow, engine.get_lr()[0], engine.global_steps, engine.skipped_steps,
+                   all(torch.equal(v, before[k]) for k, v in model.named_parameters())]
+    engine.destroy()
+    return out
+
+
+class Stage3(unittest.TestCase):
+    def check(self, how, stage=3):
+        with tempfile.TemporaryDirectory() as folder:
+            got = support.ranks(2, "test_stage3", "norms_of", how, stage, folder=folder)
+        for rank in got:
+            for x, y in zip(rank, reference(how), strict=True):
+                self.assertAlmostEqual(x / y, 1, delta=2e-5)
+
+    def test_frozen_parameters_are_gathered_and_not_trained(self):
+        self.check("frozen")
+
+    def test_frozen_blocks_before_the_trained_ones(self):
+        self.check("lora")
+
+    def test_recomputed_blocks_with_frozen_parameters(self):
+        self.check("frozen again")
+
+    def test_recomputed_blocks_of_the_reentrant_kind(self):
+        self.check("reentrant")
+
+    def test_one_unit_and_the_tied_one_are_there_at_a_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            [seen] = support.ranks(1, "test_stage3", "seen_while_running", folder=folder)
+        self.assertEqual(seen, [["blocks.1"], ["blocks.1", "embed"], []])
+
+    def test_an_overflow_in_half_precision_skips_the_step(self):
+        with tempfile.TemporaryDirectory() as folder:
+            [got] = support.ranks(1, "test_stage3", "half", folder=folder)
+        self.assertEqual(got, {"overflow": True, "scale": 8.0, "lr": 0.125, "same": True,
+                               "then": [False, 0.0625, 2, 1, False]})
+
+
+class Refusals(unittest.TestCase):
+    def engine(self, stage=0, **more):
+        import deepspeed
+        model = make_model()
+        engine = deepspeed.initialize(model=model, config=config(stage, **more) if more else config(
+            stage, optimizer={"type": "AdamW", "params": {"lr": 0.01}}))[0]
+        self.addCleanup(engine.destroy)
+        return engine
+
+    def test_calls_that_zinc_has_not_are_named(self):
+        import deepspeed
+        engine = self.engine(2)
+        for call, name in ((engine.compile, "compile"), (deepspeed.init_inference, "init_inference"),
+                           (deepspeed.tp_model_init, "tp_model_init"),
+                           (deepspeed.utils.groups._get_sequence_parallel_group, "Ulysses")):
+            with self.assertRaisesRegex(NotImplementedError, "^zinc: .*" + name):
+                call()
+        with self.assertRaisesRegex(AssertionError, "no_sync"):
+            with engine.no_sync():
+                pass
+
+    def test_an_optimizer_of_another_kind_is_refused(self):
+        import deepspeed
+        import torch
+        model = make_model()
+        with self.assertRaisesRegex(NotImplementedError, "RMSprop"):
+            deepspeed.initialize(model=model, optimizer=torch.optim.RMSprop(model.parameters()),
+                                 config=config(0))
+        with self.assertRaisesRegex(NotImplementedError, "amsgrad"):
+            deepspeed.initialize(model=model, config=config(0), optimizer=torch.optim.AdamW(
+                model.parameters(), amsgrad=True))
+
+    def test_loss_backward_says_what_to_call(self):
+        engine = self.engine(0)
+        with self.assertRaisesRegex(RuntimeError, "engine.backward"):
+            loss_of(engine, 0, 0, 0).backward()
+
+    def test_a_written_parameter_of_stage_3_is_not_lost_silently(self):
+        import deepspeed
+        import torch
+        engine = self.engine(3)
+        weight = engine.module.norm.weight
+        with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
+            self.assertEqual(weight.sum().item(), 6.0)
+        with self.assertRaisesRegex(NotImplementedError, "GatheredParameters after"):
+            with deepspeed.zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+                weight.add_(1)
+
+    def test_configurations_as_files_with_comments_and_as_base64(self):
+        import base64
+        import json
+        from deepspeed._config import as_dict
+        text = '{ "a": "x // no # comment", /* here */ "b": [1, 2,], // there\n# and\n "c": {"d": 1,},}'
+        want = {"a": "x // no # comment", "b": [1, 2], "c": {"d": 1}}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            f.write(text)
+            f.flush()
+            self.assertEqual(as_dict(f.name), want)
+        self.assertEqual(as_dict(base64.urlsafe_b64encode(json.dumps(want).encode()).decode()), want)
+        with self.assertRaisesRegex(ValueError, "\"a\" is there twice"):
+            as_dict('{"a": 1, "a": 2}')
+        with self.assertRaises(FileNotFoundError):
+            as_dict("nowhere.json")
+
+
+if __name__ == "__main__":
+    unittest.main()
