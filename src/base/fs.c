@@ -10,10 +10,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static zinc_status check_name(const char *path)
+{
+    if (!*path)
+        ZN_FAIL(ZINC_E_IO, "the name of a file or folder is empty");
+    return ZINC_OK;
+}
+
 zinc_status zn_fs_read(const char *path, size_t max_bytes, zn_buf *out)
 {
     zinc_status status;
     char chunk[65536];
+    ZN_TRY(check_name(path));
     FILE *file = fopen(path, "rb");
     if (!file)
         ZN_FAIL(ZINC_E_IO, "cannot open %s: %s", path, strerror(errno));
@@ -88,7 +96,9 @@ zinc_status zn_map_open(const char *path, zn_map *out)
 {
     zinc_status status;
     struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ZN_TRY(check_name(path));
+    /* a named pipe would be waited for before it can be seen to be none of the files wanted */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         ZN_FAIL(ZINC_E_IO, "cannot open %s: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0)
@@ -135,8 +145,9 @@ bool zn_fs_is_dir(const char *path)
 zinc_status zn_fs_mkdirs(const char *path)
 {
     char *copy;
+    ZN_TRY(check_name(path));
     ZN_TRY(zn_strdup(path, &copy));
-    for (char *p = copy + 1; *copy; p++) {
+    for (char *p = copy + 1;; p++) {
         if (*p != '/' && *p != '\0')
             continue;
         const char saved = *p;

@@ -20,13 +20,16 @@ static void issue_fini(zn_issue *issue)
     zn_free(issue->line_text);
 }
 
-/* "ds.json:7:14: key: message (hint)" */
+/* "ds.json:7:14: key: message (hint)"; without a file all errors are of arguments, which are named.
+ */
 static zinc_status write_line(const zn_config *config, const zn_issue *issue, zn_buf *out)
 {
-    ZN_TRY(zn_buf_printf(out, "%s:", config->name));
-    if (issue->line > 0)
+    if (*config->name)
+        ZN_TRY(zn_buf_printf(out, "%s:", config->name));
+    if (*config->name && issue->line > 0)
         ZN_TRY(zn_buf_printf(out, "%d:%d:", issue->line, issue->column));
-    ZN_TRY(zn_buf_printf(out, " %s%s%s", issue->path, *issue->path ? ": " : "", issue->message));
+    ZN_TRY(zn_buf_printf(out, "%s%s%s%s", *config->name ? " " : "", issue->path,
+                         *issue->path ? ": " : "", issue->message));
     return issue->hint ? zn_buf_printf(out, " (%s)", issue->hint) : ZINC_OK;
 }
 
@@ -141,11 +144,14 @@ zinc_status zn_config_load(const char *path, zn_config **out)
     zn_buf text = {0};
     zinc_status status = ZINC_OK;
     if (!path)
-        return zn_config_parse("", 0, "(no file)", out);
+        return zn_config_parse("", 0, "", out);
     if (zn_fs_is_dir(path))
         ZN_FAIL(ZINC_E_IO, "cannot read %s: it is a folder", path);
     status = zn_fs_read(path, MAX_FILE_BYTES, &text);
-    if (status == ZINC_OK)
+    if (status == ZINC_OK && strspn(text.data, " \t\r\n") == text.n)
+        status = zn_error_set(ZINC_E_CONFIG, __FILE__, __LINE__, __func__,
+                              "%s is empty; {} is the smallest ds_config.json", path);
+    else if (status == ZINC_OK)
         status = zn_config_parse(text.data, text.n, path, out);
     zn_buf_fini(&text);
     return status;

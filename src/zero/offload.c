@@ -192,6 +192,7 @@ static zinc_status open_disk(zn_zero *zero, int64_t n_bytes)
     const char *dir = zero->p.disk_path;
     if (!dir || !*dir)
         ZN_FAIL(ZINC_E_CONFIG, "offload to nvme needs nvme_path");
+    ZN_TRY(zn_fs_mkdirs(dir)); /* as DeepSpeed does */
     zero->disk_fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
     zero->disk_direct = zero->disk_fd >= 0;
     if (zero->disk_fd < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {

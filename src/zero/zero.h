@@ -72,7 +72,7 @@ typedef struct zn_zero_params {
      * and state on disk and gradients on the host; the update runs there. */
     zn_zero_tier optimizer_tier;
     zn_zero_tier param_tier; /* stage 3: shards of parameters above the persistence threshold */
-    const char *disk_path;   /* existing folder for ON_DISK; borrowed during create */
+    const char *disk_path;   /* folder for ON_DISK, made if missing; borrowed during create */
     double offload_ratio;    /* share of the optimizer's elements that is offloaded, by unit */
 } zn_zero_params;
 

@@ -142,10 +142,32 @@ static void joined_paths_have_one_slash(void **state)
     zn_free(path);
 }
 
+static void an_empty_name_is_said_to_be_empty(void **state)
+{
+    zn_buf buf = {0};
+    zn_map map = {0};
+    (void)state;
+    assert_fails(zn_fs_read("", 0, &buf), ZINC_E_IO, "name of a file or folder is empty");
+    assert_fails(zn_map_open("", &map), ZINC_E_IO, "name of a file or folder is empty");
+    assert_fails(zn_fs_mkdirs(""), ZINC_E_IO, "name of a file or folder is empty");
+    zn_buf_fini(&buf);
+}
+
+/* Opening a pipe waits for who writes to it: that would be the time limit of this test. */
+static void a_pipe_is_not_waited_for(void **state)
+{
+    char *path = join(state, "file");
+    zn_map map = {0};
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_fails(zn_map_open(path, &map), ZINC_E_IO, "not a regular file");
+    zn_free(path);
+}
+
 static const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     TEST(a_file_is_written_read_mapped_and_copied), TEST(an_empty_file_maps_to_nothing),
     TEST(folders_are_made_with_their_parents),      TEST(what_is_missing_is_named),
+    TEST(an_empty_name_is_said_to_be_empty),        TEST(a_pipe_is_not_waited_for),
     TEST(a_failed_write_leaves_the_old_file),       TEST(joined_paths_have_one_slash),
 };
 

@@ -3,7 +3,7 @@
 """What clumsy and hostile users do to a run: hostile.py ZINC DATA_DIR CASE.
 
 lock: two runs, one output folder      mpi_signals: SIGINT, SIGTERM, SIGUSR1 to a run whose ranks are processes
-config_file: from_scratch from a configuration file of any name      files: what is no file, or an empty one
+config_file: from_scratch from a configuration file of any name      words: arguments and files that are empty or absurd
 """
 import json
 import os
@@ -129,6 +129,26 @@ def case_config_file(b):
     for folder in (out, out + "/checkpoint-1"):
         check(os.path.exists(folder + "/config.json"), folder, "has no config.json")
     b.run([b.zinc, "eval", "--model", out, "--data", b.rows])
+
+
+def case_words(b):
+    """Each says what is wrong, and where."""
+    config = b.path("ds.json")
+    for text, want in (("", f"{config} is empty"), (" \n", f"{config} is empty"), ("{} {}", f"{config}:1:4:")):
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(text)
+        said = b.run(b.argv(b.path("no"), "--deepspeed", config), 1)
+        check(want in said, repr(text), said)
+    said = b.run(b.argv(b.path("no"), "--learning_rate", -1), 1)
+    check('zinc: --learning_rate: expected a number >= 0, found "-1"' in said, said)
+    check("name of a file or folder is empty" in b.run(b.argv("", "--max_steps", 1), 4), "an empty --output_dir")
+    check(not os.path.exists(b.path("no")), "a refused run made its folder")
+    folder = b.path("not", "yet")  # DeepSpeed makes nvme_path, too
+    with open(config, "w", encoding="utf-8") as f:
+        json.dump({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {
+            "stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": folder}}}, f)
+    b.run(b.argv(b.path("out"), "--max_steps", 1, "--deepspeed", config))
+    check(os.listdir(folder) == [], "files are left in nvme_path:", os.listdir(folder))
 
 
 def main():
