@@ -269,6 +269,7 @@ zinc_status zn_agent_run(const zn_agent_options *options)
     zn_agent agent = {.wire = {.in = -1, .out = -1}, .signal_fd = -1};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     ZN_TRY_GOTO(catch_signals(&agent));
+    ZN_TRY_GOTO(zn_agent_guard_start());
     ZN_TRY_GOTO(open_wire(options, &agent));
     ZN_TRY_GOTO(serve(&agent));
 fail:

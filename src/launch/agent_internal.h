@@ -62,6 +62,11 @@ ZINC_MUST_CHECK zinc_status zn_agent_tick(zn_agent *agent);
 void zn_agent_signal_ranks(zn_agent *agent, int sig);
 /** Kill what is left below this process: what ranks have started and left behind. */
 void zn_agent_kill_leftovers(void);
+/** Whether a process is stopped by a signal. */
+bool zn_process_is_stopped(pid_t pid);
+/** Start the child that kills this process if it stays stopped (agent_guard.c). It is one of the
+ *  leftovers at the end. E_IO. */
+ZINC_MUST_CHECK zinc_status zn_agent_guard_start(void);
 void zn_agent_close_ranks(zn_agent *agent);
 
 #endif

@@ -302,7 +302,7 @@ zinc_status zn_agent_reap(zn_agent *agent)
 }
 
 /* The letter after the name in /proc/PID/stat: 'T' is stopped by a signal. */
-static bool is_stopped(pid_t pid)
+bool zn_process_is_stopped(pid_t pid)
 {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
@@ -327,7 +327,7 @@ zinc_status zn_agent_tick(zn_agent *agent)
             r->beat_at = st.st_mtim;
             ZN_TRY(zn_wire_send(&agent->wire, ZN_FRAME_BEAT, 0, r->process->rank, NULL, 0));
         }
-        const bool stopped = is_stopped(r->pid);
+        const bool stopped = zn_process_is_stopped(r->pid);
         if (stopped != r->stopped) {
             r->stopped = stopped;
             ZN_TRY(zn_wire_send(&agent->wire, ZN_FRAME_STATE, stopped, r->process->rank, NULL, 0));

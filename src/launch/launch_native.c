@@ -59,6 +59,9 @@ static zinc_status add_mpi_environment(const zn_launch_options *o, zn_words *env
         "OMPI_MCA_pml=ob1",
         "OMPI_MCA_btl=self,vader,tcp",
         "OMPI_MCA_mpi_yield_when_idle=1",
+        "OMPI_MCA_oob_tcp_keepalive_time=2", /* a cut link is found in seconds, not in minutes */
+        "OMPI_MCA_oob_tcp_keepalive_intvl=1",
+        "OMPI_MCA_oob_tcp_keepalive_probes=3",
     };
     const char *launcher = o->launcher ? o->launcher : "ssh";
     const char *args = strcmp(launcher, "ssh") == 0 ? o->launcher_args : NULL;

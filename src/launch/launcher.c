@@ -108,9 +108,11 @@ static void close_launcher(zn_launcher *l)
 static void take_signal(zn_launcher *l, int sig)
 {
     const bool ends = sig != SIGUSR1 && sig != SIGUSR2;
+    /* mpirun kills its ranks at SIGTERM, but passes SIGUSR1 on: zinc train ends after its step */
+    const int passed = ends && l->plan->this_host ? SIGUSR1 : sig;
     for (int i = 0; i < l->n_agents; i++) /* one that cannot be told is about to be lost */
         if (l->agents[i].state == ZN_AGENT_RUNNING)
-            zn_ignore(zn_wire_send(&l->agents[i].wire, ZN_FRAME_SIGNAL, 0, sig, NULL, 0));
+            zn_ignore(zn_wire_send(&l->agents[i].wire, ZN_FRAME_SIGNAL, 0, passed, NULL, 0));
     if (!ends) {
         l->passed_on = sig;
         return;

@@ -17,6 +17,7 @@
 #include "zinc/version.h"
 
 #define EXIT_HANG 5
+#define MPIRUN_LOST_HOST 205 /* of Open MPI, when a remote daemon has gone */
 
 static const char *agent_name(const zn_launcher *l, const zn_host_agent *agent)
 {
@@ -215,7 +216,10 @@ static zinc_status report_failure(zn_launcher *l, const zn_rank_state *r, int wa
     zinc_status status;
     zn_buf text = {0};
     const int sig = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
-    ZN_TRY_GOTO(zn_buf_printf(&text, "rank %d on %s ", r->output.rank, r->output.host));
+    if (l->plan->this_host)
+        ZN_TRY_GOTO(zn_buf_printf(&text, "mpirun of %d ranks ", l->plan->world));
+    else
+        ZN_TRY_GOTO(zn_buf_printf(&text, "rank %d on %s ", r->output.rank, r->output.host));
     if (sig)
         ZN_TRY_GOTO(
             zn_buf_printf(&text, "was ended by signal %d (%s)%s", sig, strsignal(sig),
@@ -236,8 +240,9 @@ fail:
 static zinc_status take_exit(zn_launcher *l, zn_rank_state *r, const zn_frame *frame)
 {
     const int wait_status = (int)strtol(frame->data, NULL, 10);
-    const int code =
-        WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+    int code = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+    if (l->plan->this_host && code == MPIRUN_LOST_HOST)
+        code = ZN_EXIT_LOST_HOST;
     r->ended = true;
     for (int s = 1; s <= 2; s++)
         ZN_TRY(zn_rank_output_end(&r->output, s, &l->sinks[s - 1]));

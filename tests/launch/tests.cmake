@@ -34,6 +34,13 @@ if(TARGET zinc)
   add_test(NAME launch.slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data)
   set_tests_properties(launch.slurm PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
   if(ZINC_MPI)
+    # All kinds of faults at random moments, six runs here and 36 (minutes) by `ctest -C slow -L slow`.
+    set(fault_runs bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data
+        ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/fault_runs.py)
+    add_test(NAME launch.faults COMMAND ${fault_runs} 6)
+    set_tests_properties(launch.faults PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+    add_test(NAME launch.many_faults CONFIGURATIONS slow COMMAND ${fault_runs} 36)
+    set_tests_properties(launch.many_faults PROPERTIES LABELS slow TIMEOUT 1800 SKIP_RETURN_CODE 77)
     zn_launch_test(mpi test_openmpi_starts_agents_that_connect_back
                    test_zinc_train_over_hosts_is_mpirun_and_gives_the_same_losses)
   endif()

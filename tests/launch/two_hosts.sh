@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# zinc launch over two hosts made on one machine: two_hosts.sh ZINC DATA_DIR
+# zinc launch over two hosts made on one machine: two_hosts.sh ZINC DATA_DIR [COMMAND...]
+# A COMMAND runs in place of the tests here, with the hosts described in ZN_* variables (fault_runs.py).
 # Each host has its own network, process, mount and host name space, an address on a bridge of its own, and sshd. Needs root,
 # iproute2, util-linux and openssh-server (optional packages); exits 77 and says what is missing. Outside these namespaces
 # nothing changes, and what is started is ended by its own process id.
@@ -144,6 +145,13 @@ mkdir "$state/work"
 printf 'h1 slots=1\nh2 slots=2\n' >"$state/work/hosts"
 for ((n = 0; n < 100; n++)); do on 1 ssh h2 true 2>/dev/null && on 2 ssh h1 true 2>/dev/null && break || sleep 0.1; done
 
+if [ $# -gt 2 ]; then
+    shift 2
+    export ZN_ZINC=$zinc ZN_STATE=$state ZN_SWITCH=$tag-sw ZN_INITS="${init[*]}"
+    "$@"
+    exit $?
+fi
+
 launch -- sh -c 'echo "$(hostname) $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR"'
 expect 0 "ranks over ssh" '\[h1:0\] h1 0 0 3 h1' '\[h2:1\] h2 1 0 3 h1' '\[h2:2\] h2 2 1 3 h1'
 
@@ -184,8 +192,21 @@ done
 if "$zinc" env | grep -q '^comm.mpi\|mpi' && command -v mpirun >/dev/null; then
     python3 -c 'import json
 for i in range(8): print(json.dumps({"input_ids": [(7 * i + 13 * j) % 300 for j in range(8 + i)]}))' >"$state/work/rows.jsonl"
-    launch -- zinc train --model "$state/llama" --train_file rows.jsonl --output_dir run --max_steps 3 --threads 1 \
-        --per_device_train_batch_size 1
-    expect 0 "zinc train over two hosts" '2 ranks'
-    [ "$(wc -l <"$state/work/run/metrics.jsonl")" = 3 ] || { echo "no metrics"; exit 1; }
+    printf 'h1 slots=2\nh2 slots=2\n' >"$state/work/hosts"
+    echo '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}' >"$state/work/ds_config.json"
+    train="zinc train --model $state/llama --train_file rows.jsonl --threads 1 --deepspeed ds_config.json"
+    (cd "$state/work" && $state/$train --ranks 4 --max_steps 3 --output_dir one >"$state/out" 2>&1)
+    for launcher in ssh pdsh openmpi; do
+        launch --launcher $launcher --master_port 29500 $train --max_steps 3 --output_dir $launcher
+        expect 0 "zinc train over two hosts by $launcher" '4 ranks'
+        [ "$(wc -l <"$state/work/$launcher/metrics.jsonl")" = 3 ] || { echo "no metrics"; exit 1; }
+        cmp "$state/work/one/model.safetensors" "$state/work/$launcher/model.safetensors"
+    done
+
+    (for ((n = 0; n < 200; n++)); do [ -s "$state/work/told/metrics.jsonl" ] && break || sleep 0.1; done
+        on 1 sh -c 'kill -TERM "$(ps -eo pid,args | grep "[z]inc launch" | grep -v "sh -c" | head -1 | sed "s/^ *//" | cut -d" " -f1)"') &
+    launch $train --max_steps 1000000 --save_on_signal --output_dir told
+    wait $!
+    expect 143 "SIGTERM to the launcher of zinc train over two hosts" 'stopped by a signal after step'
+    [ -s "$state/work/told/latest" ] || { echo "no checkpoint"; exit 1; }
 fi
