@@ -137,6 +137,43 @@ static double loss_of(kt *t, const call *c)
     return sum;
 }
 
+static void check_nan(const zn_kernels *k, zn_stream *s, const call *c, int64_t first_query)
+{
+    const int64_t T = c->a.T, H = c->a.H, D = c->a.D;
+    run(k, s, c);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < H; h++) {
+            const bool bad = h == 0 && t >= first_query;
+            assert_true(isnan(c->lse[h * T + t]) == bad);
+            for (int64_t i = 0; i < D; i++)
+                assert_true(isnan(c->out[(t * H + h) * D + i]) == bad);
+        }
+    for (int64_t i = 0; i < D; i++)
+        assert_true(isnan(c->dqkv[(T - 1) * c->stride + i]));
+}
+
+/* Head 0 of 2: NaN in every key, so that no score is a number, or in key 70 of 130 alone. */
+static void scores_that_are_no_numbers_are_not_taken_for_unseen_keys(void **state)
+{
+    kt *t = *state;
+    for (int one = 0; one < 2; one++) {
+        const call c = make_call(t, 1, 130, 2, 2, 12);
+        float *k = kt_zeros(t, c.n_rows * c.stride);
+        memcpy(k, c.a.q, (size_t)(c.n_rows * c.stride) * sizeof *k);
+        for (int64_t j = one ? 70 : 0; j < (one ? 71 : 130); j++)
+            k[j * c.stride + 2 * 12 + 5] = NAN;
+        call bad = c;
+        bad.a.k = k + (c.a.k - c.a.q);
+        check_nan(zn_kernels_for(ZN_ISA_REF), t->s, &bad, one ? 70 : 0);
+        KT_FOR_EACH_ISA(kernels)
+        {
+            const call d = outputs_apart(t, &bad);
+            check_nan(kernels, t->s, &d, one ? 70 : 0);
+        }
+        kt_clear(t);
+    }
+}
+
 static void the_reference_gradient_is_the_slope_of_the_loss(void **state)
 {
     kt *t = *state;
@@ -227,6 +264,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attention_agrees_over_lengths_and_head_sizes),
     cmocka_unit_test(attention_agrees_under_windows_caps_and_dropout),
     cmocka_unit_test(masked_keys_and_other_segments_are_not_seen),
+    cmocka_unit_test(scores_that_are_no_numbers_are_not_taken_for_unseen_keys),
     cmocka_unit_test(the_reference_gradient_is_the_slope_of_the_loss),
     cmocka_unit_test(threads_and_batch_mates_change_no_bit),
 };

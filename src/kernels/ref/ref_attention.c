@@ -51,6 +51,13 @@ static double score(const zn_attention *a, const query *c, int64_t j)
     return a->softcap > 0 ? a->softcap * tanh(s / a->softcap) : s;
 }
 
+/* The larger one, NaN if there has been one: fmax would take a row of NaN for one that sees
+ * nothing. */
+static double larger(double max, double x)
+{
+    return x > max || isnan(x) ? x : max;
+}
+
 static double dropout_factor(const zn_attention *a, const query *c, int64_t j)
 {
     if (a->dropout <= 0)
@@ -65,7 +72,7 @@ static void forward_query(const zn_attention *a, const query *c, float *out, flo
     double max = -INFINITY, sum = 0;
     for (int64_t j = first; j <= c->t; j++) {
         scores[j] = (float)score(a, c, j);
-        max = fmax(max, scores[j]);
+        max = larger(max, scores[j]);
     }
     for (int64_t i = 0; i < a->D; i++)
         out[i] = 0;
@@ -104,7 +111,7 @@ static void tail_query(const zn_attention *a, const query *c, float *out, float 
     double max = -INFINITY, sum = 0;
     for (int64_t j = first; j <= c->t; j++) {
         scores[j] = (float)score(a, c, j);
-        max = fmax(max, scores[j]);
+        max = larger(max, scores[j]);
     }
     for (int64_t i = 0; i < a->D; i++)
         out[i] = 0;
