@@ -231,13 +231,13 @@ static zinc_status embed(const zn_run *run, zn_pass pass)
     return done(run, 0, pass);
 }
 
+/* The tables themselves are not read, so nobody need gather them. */
 static zinc_status embed_backward(const zn_run *run)
 {
     const zn_model *m = run->m;
     const zn_param_hooks *hooks = run->hooks;
     const int64_t C = m->spec.C, T = run->batch->T;
     float *dx = run->acts->dx;
-    ZN_TRY(use(run, 0, ZN_PASS_BACKWARD));
     float *dwte = hooks->grad(hooks->ctx, m->ids[ZN_SLOT_WTE]);
     float *dwpe = m->spec.learned_positions ? hooks->grad(hooks->ctx, m->ids[ZN_SLOT_WPE]) : NULL;
     if (zn_dropout_p(run, m->spec.embed_dropout) > 0)
@@ -248,7 +248,6 @@ static zinc_status embed_backward(const zn_run *run)
     for (int64_t b = 0; dwpe && b < run->batch->B; b++)
         ZN_TRY(run->k->embed_backward(run->s, dwpe, dx + b * T * C, positions_of(run, b), T, C,
                                       m->spec.max_positions, 1));
-    ZN_TRY(done(run, 0, ZN_PASS_BACKWARD));
     return ready(run, 0);
 }
 

@@ -266,8 +266,10 @@ zinc_status zn_zero_dry_micro_batch(zn_zero_dry *run)
         ZN_TRY(use(run, u, false));
     ZN_TRY(use_head(run, head));
     for (int u = head - 1; u >= 0; u--) {
-        if (u >= first)
+        if (u >= first && u > 0)
             ZN_TRY(use(run, u, true));
+        else if (u >= first) /* the embedding's gradient does not read it */
+            ZN_TRY(touch(run, u));
         ZN_TRY(ready(run, u)); /* below the first trained unit: nothing to reduce */
     }
     reap(run, 0);
