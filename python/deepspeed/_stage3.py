@@ -18,6 +18,7 @@ import itertools
 import torch
 import torch.distributed as dist
 from torch.nn.modules import module as torch_module
+from zinc.comm import gather_function
 
 from . import comm
 from ._config import as_dict, dtype_of, stage_of
@@ -103,7 +104,7 @@ class Part:
         whole = self.shard
         if n_ranks > 1 and self.n:
             whole = torch.empty(self.shard.numel() * n_ranks, dtype=self.shard.dtype)
-            dist.all_gather_into_tensor(whole, self.shard)
+            gather_function(dist)(whole, self.shard)
         self.full.reshape(-1).copy_(whole[:self.n])
 
     def hand_over(self, engine, index, unit, dtype):

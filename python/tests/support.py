@@ -22,14 +22,27 @@ def free_port():
         return s.getsockname()[1]
 
 
+def path_for(folder):
+    """Where a rank finds the packages: as installed, or the source tree and metadata made here,
+    without which transformers finds no deepspeed."""
+    if os.environ.get("ZINC_TEST_INSTALLED"):
+        return [HERE]
+    about = os.path.join(folder, "metadata", "deepspeed-0.19.8+zinc.dist-info")
+    os.makedirs(about, exist_ok=True)
+    with open(os.path.join(about, "METADATA"), "w") as f:
+        f.write("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.19.8+zinc\n")
+    return [os.path.dirname(about), os.path.dirname(HERE), HERE]
+
+
 def ranks(n, module, function, *args, folder):
     """Results of function(*args) of every rank, which must be JSON."""
     env = dict(os.environ, WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
                MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
-    path = json.dumps([os.path.dirname(HERE), HERE])
+    path = json.dumps(path_for(folder))
     outs = [os.path.join(folder, f"rank{r}.json") for r in range(n)]
     jobs = [subprocess.Popen([sys.executable, "-c", CALL, path, module, function, json.dumps(args), out],
-                             env=dict(env, RANK=str(r), LOCAL_RANK=str(r)), stderr=subprocess.PIPE,
+                             env=dict(env, RANK=str(r), LOCAL_RANK=str(r)), stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE,
                              text=True) for r, out in enumerate(outs)]
     errors = [job.communicate(timeout=240)[1] for job in jobs]
     if any(job.returncode for job in jobs):

@@ -22,6 +22,11 @@ def _bytes_at(address, n_bytes):
     return torch.frombuffer((ctypes.c_char * n_bytes).from_address(address), dtype=torch.uint8)
 
 
+def gather_function(dist):
+    """The all-gather of one tensor by the name that this torch has for it."""
+    return getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
 class Comm:
     """handle: the zinc_comm. Collective: every rank makes and closes its own."""
 
@@ -54,8 +59,9 @@ class Comm:
 
     def _all_gather(self, _ctx, send, recv, n_bytes, token):
         import torch.distributed as dist
+        all_gather = gather_function(dist)
         out, mine = _bytes_at(recv, n_bytes * self.n_ranks), _bytes_at(send, n_bytes)
-        self._started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True), token,
+        self._started(all_gather(out, mine, group=self.group, async_op=True), token,
                       out, mine)
 
     def _all_to_all(self, _ctx, send, recv, n_bytes, token):

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Tests of the Python front-end, as it is installed.
+#   python_test.sh            make build/python-venv with torch, transformers and accelerate (once,
+#                             gigabytes are downloaded), install ./python there, test
+#   PYTHON=… python_test.sh   test the source tree with that interpreter's packages; nothing is
+#                             installed
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ -n "${PYTHON:-}" ]; then
+    tools/build.sh release >/dev/null
+    library=${ZINC_LIBRARY:-$PWD/build/release/libzinc.so}
+    ZINC_LIBRARY=$library PYTHONPATH=python exec "$PYTHON" -m unittest discover -s python/tests -v
+fi
+venv=$PWD/build/python-venv
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/pip" install --quiet torch transformers accelerate numpy
+"$venv/bin/pip" install --quiet --force-reinstall --no-deps ./python
+ZINC_TEST_INSTALLED=1 exec "$venv/bin/python" -m unittest discover -s python/tests -v
