@@ -210,6 +210,9 @@ static zinc_status write_logits(const eval_run *run)
 static zinc_status print_result(const eval_run *run, zn_buf *out)
 {
     const double loss = run->loss_sum / (double)run->n_targets;
+    if (!isfinite(loss))
+        zn_warn("eval", "the loss is not finite: a weight of %s is not, or its values overflow",
+                run->model_dir);
     if (!zn_args_flag(run->args, "json", false))
         return zn_buf_printf(out, "loss %.6f  perplexity %.4f  targets %lld\n", loss, exp(loss),
                              (long long)run->n_targets);

@@ -281,6 +281,18 @@ static int32_t sample(generate_run *run)
     return run->order[n - 1];
 }
 
+/* An order of NaN is no order: the first id would be chosen for ever. */
+static zinc_status check_logits(const generate_run *run)
+{
+    for (int64_t v = 0; v < run->spec.V; v++)
+        if (isnan(run->logits[v]))
+            ZN_FAIL(ZINC_E_FORMAT,
+                    "%s gives NaN for the token after %lld: a weight is not finite, or the values "
+                    "of the model do not fit its type",
+                    run->model_dir, (long long)run->ids.n);
+    return ZINC_OK;
+}
+
 static bool ends_text(const generate_run *run, int32_t id)
 {
     for (int i = 0; i < run->n_eos; i++)
@@ -304,6 +316,7 @@ static zinc_status generate(generate_run *run)
                                zn_resident_hooks(run->resident), run->logits));
         done = run->ids.n;
         ZN_TRY(zn_stream_sync(zn_device_compute(run->dev), -1));
+        ZN_TRY(check_logits(run));
         const int32_t id = run->temperature > 0 ? sample(run) : greedy(run);
         ZN_TRY(zn_ids_push(&run->ids, id));
         if (ends_text(run, id))

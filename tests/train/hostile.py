@@ -3,12 +3,14 @@
 """What clumsy and hostile users do to a run: hostile.py ZINC DATA_DIR CASE.
 
 lock: two runs, one output folder      mpi_signals: SIGINT, SIGTERM, SIGUSR1 to a run whose ranks are processes
-config_file: from_scratch from a configuration file of any name      words: arguments and files that are empty or absurd
+config_file: from_scratch from a configuration file of any name      nan: a model with a weight that is no number
+words: arguments and files that are empty or absurd
 """
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -149,6 +151,32 @@ def case_words(b):
             "stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": folder}}}, f)
     b.run(b.argv(b.path("out"), "--max_steps", 1, "--deepspeed", config))
     check(os.listdir(folder) == [], "files are left in nvme_path:", os.listdir(folder))
+
+
+def case_nan(b):
+    """NaN in the key weights of one head is seen by everything that uses the model."""
+    model = b.path("model")
+    shutil.copytree(b.model, model)
+    with open(model + "/model.safetensors", "rb") as f:
+        data = bytearray(f.read())
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:start])
+    begin, end = header["model.layers.0.self_attn.k_proj.weight"]["data_offsets"]
+    data[start + begin:start + begin + 4] = struct.pack("<f", float("nan"))
+    check(end - begin > 4, "k_proj is empty")
+    with open(model + "/model.safetensors", "wb") as f:
+        f.write(data)
+    done = subprocess.run([b.zinc, "eval", "--model", model, "--data", b.rows, "--json"], capture_output=True, text=True, timeout=LIMIT)
+    check(done.returncode == 0 and json.loads(done.stdout)["loss"] is None and "the loss is not finite" in done.stderr, done)
+    for temperature in (0, 1):
+        said = b.run([b.zinc, "generate", "--model", model, "--prompt_ids", "1,2,3", "--temperature", str(temperature)], 1)
+        check("gives NaN for the token after 3" in said, said)
+    out = b.path("out")
+    said = b.run(b.argv(out, "--max_steps", 2, model=model))
+    check("the weight model.layers.0.self_attn.k_proj.weight is not finite" in said, said)
+    with open(out + "/metrics.jsonl", encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    check([(r["loss"], r["overflow"]) for r in rows] == [(None, True)] * 2, rows)
 
 
 def main():

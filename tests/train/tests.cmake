@@ -37,7 +37,7 @@ if(TARGET zinc)
   endforeach()
   if(NOT ZINC_SANITIZE) # sanitizers hold memory of their own
     set(comms thread)
-    foreach(case lock config_file words)
+    foreach(case lock config_file nan words)
     zn_train_test(hostile_${case} hostile.py ${case})
   endforeach()
   if(ZINC_MPI)
