@@ -35,7 +35,8 @@ typedef struct zn_bench {
 
 /* while (zn_bench_again(&clock)) { what is measured } */
 typedef struct zn_bench_clock {
-    double seconds; /* to go on for */
+    double seconds;  /* to go on for */
+    bool one_thread; /* time is this thread's own */
     double began, last;
     int n_runs; /* -1: the first call, which warms up, comes next */
     double best;

@@ -74,6 +74,7 @@ static zinc_status run_loop(const zn_bench *b, zn_stream *one, zn_bench_loop loo
         const range r = part(ZN_BENCH_STREAM_ELEMS, n_threads, i);
         zinc_status status = ZINC_OK;
         zn_bench_clock clock = zn_bench_start(b);
+        clock.one_thread = true;
         while (status == ZINC_OK && zn_bench_again(&clock))
             status = loop_part(b, one, loop, x, y, r);
         sum += (double)(r.to - r.from) * (double)sizeof *x / clock.best;

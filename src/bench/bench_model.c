@@ -13,7 +13,9 @@
 #define ROWS 4
 #define TOKENS 256
 #define N (ROWS * TOKENS)
-#define HEAD_ROWS 128 /* logits are made in tiles of rows */
+#define HEAD_ROWS                                                                                  \
+    84 /* logits are made in tiles of rows of 16 MiB; four times that is tried too                 \
+        */
 
 typedef struct shape {
     const char *name;
@@ -107,7 +109,8 @@ static zinc_status gemm_of(zn_bench *b, const shape *s)
                                {"o", N, s->H * s->D, s->C},
                                {"up", N, s->C, s->F},
                                {"down", N, s->F, s->C},
-                               {"head", HEAD_ROWS, s->C, s->V}};
+                               {"head", HEAD_ROWS, s->C, s->V},
+                               {"head_4_tiles", 4 * HEAD_ROWS, s->C, s->V}};
     int64_t most_x = 0, most_w = 0, most_y = 0;
     operands o;
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
