@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin: every target is a cmake preset (CMakePresets.json) or a script in tools/. All that is built
 # is under build/; `rm -r build` is the way back.
-.PHONY: release help deps dev test asan tsan fuzz check fmt tidy demo variants dist package-test install
+.PHONY: release help deps dev test asan tsan fuzz check fmt tidy demo variants dist package-test python-test install
 MAKEFLAGS += --no-print-directory
 export PATH ?= /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
@@ -58,6 +58,9 @@ dist: ## source and binary tarballs and a .deb, in build/dist
 
 package-test: ## install the .deb into a bare Debian and train there (minutes; root, debootstrap)
 	@tools/test_package.sh
+
+python-test: ## tests of python/ in a virtual environment of its own, or with PYTHON=… in that one
+	@tools/python_test.sh
 
 install: release ## install program, library, headers, manual; DESTDIR and PREFIX are honoured
 	@cmake --install build/release $(if $(PREFIX),--prefix $(PREFIX))

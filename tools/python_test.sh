@@ -14,6 +14,6 @@ if [ -n "${PYTHON:-}" ]; then
 fi
 venv=$PWD/build/python-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet torch transformers accelerate numpy
+"$venv/bin/pip" install --quiet torch transformers accelerate
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps ./python
 ZINC_TEST_INSTALLED=1 exec "$venv/bin/python" -m unittest discover -s python/tests -v

@@ -27,3 +27,7 @@ def add_config_arguments(parser):
 init_inference = refuse("deepspeed.init_inference", "Zinc trains; it has no inference engine")
 tp_model_init = refuse("deepspeed.tp_model_init", "Zinc has data parallelism only")
 PipelineModule = refuse("deepspeed.PipelineModule", "Zinc has data parallelism only")
+
+
+def __getattr__(name):
+    raise AttributeError(f"zinc: deepspeed.{name} is not there (docs/huggingface.md says what is)")

@@ -82,6 +82,7 @@ class DeepSpeedEngine(torch.nn.Module):
             self._fill()
             self._set_hooks()
             self._make_scheduler(lr_scheduler)
+            self._say_what_is_idle()
         except BaseException:
             self.destroy()
             raise
@@ -255,6 +256,11 @@ class DeepSpeedEngine(torch.nn.Module):
         elif lr_scheduler is not None:
             made = hasattr(lr_scheduler, "step")
             self.lr_scheduler = lr_scheduler if made else lr_scheduler(self._held)
+
+    def _say_what_is_idle(self):
+        for block in ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger"):
+            if (self.config.get(block) or {}).get("enabled") is True and self.global_rank == 0:
+                logger.warning("\"%s\" has no effect from Python: use the script's own logging", block)
 
     # ---- a micro-batch ----
 

@@ -12,6 +12,7 @@ import collections
 import ctypes
 import json
 import os
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -107,6 +108,14 @@ def _client(engine, client_state):
     }
 
 
+def _read_client(path):
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"zinc: {path} holds more than plain data (numbers, texts, tensors, lists, dicts), in "
+                         f"client_state or in the scheduler's state: {str(error).splitlines()[0]}") from None
+
+
 def save(engine, save_dir, tag, client_state, save_latest, exclude_frozen):
     """Collective. True, as DeepSpeed returns."""
     tag = str(tag) if tag is not None else f"global_step{engine.global_steps}"
@@ -130,7 +139,9 @@ def save(engine, save_dir, tag, client_state, save_latest, exclude_frozen):
     def finish():
         if not first:
             return
-        torch.save(_client(engine, client_state), os.path.join(folder, "zinc_client.pt"))
+        path = os.path.join(folder, "zinc_client.pt")
+        torch.save(_client(engine, client_state), path)
+        _read_client(path)  # what cannot be read back must not be found out then
         about = {"format": FORMAT, "version": VERSION, "progress": engine.zinc.progress(),
                  "global_steps": engine.global_steps, "skipped_steps": engine.skipped_steps,
                  "micro_steps": engine.micro_steps, "n_ranks": engine.world_size,
@@ -233,8 +244,7 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_schedule):
 
     def look():
         got["about"] = _manifest(folder)
-        got["client"] = torch.load(os.path.join(folder, "zinc_client.pt"), map_location="cpu",
-                                   weights_only=True)
+        got["client"] = _read_client(os.path.join(folder, "zinc_client.pt"))
         got["reader"] = zinc.Reader(os.path.join(folder, "zinc_state"))
         got["found"] = _check_fit(engine, got["reader"], strict, with_optimizer)
 
@@ -249,7 +259,7 @@ def load(engine, load_dir, tag, strict, with_optimizer, with_schedule):
             got["reader"].close()
     _set_client(engine, client, with_optimizer, with_schedule)
     engine.global_steps, engine.skipped_steps = about["global_steps"], about["skipped_steps"]
-    engine.micro_steps = about["micro_steps"]
+    engine.micro_steps = about["micro_steps"] - about["micro_steps"] % engine._gas
     engine._ready = False
     engine._publish()
     return folder, client["client_state"]

@@ -68,8 +68,11 @@ def make_units(module):
     by_path = {}
     for path, child in module.named_modules():
         for param in child.parameters(recurse=False):
-            if param in seen or param.numel() == 0 and getattr(param, "_zinc", None) is None:
+            if param in seen or not param.is_floating_point():
                 continue
+            if param.numel() == 0 and getattr(param, "_zinc", None) is None:
+                raise ValueError(f"zinc: {names[param]} has no elements: a copy of a partitioned parameter is "
+                                 "empty; copy the model before it is partitioned, or inside GatheredParameters")
             seen.add(param)
             home = owner_of.get(child, path)
             if home not in by_path:
@@ -102,6 +105,8 @@ class Hooks:
         self.units_of = {}  # module -> units that it reads, in their order
         unit_of = {p: u for u in units for p in u.params}
         self.unit_of = unit_of
+        for old in list(module.__dict__.get("_zinc_hooks", [])):  # of an engine before
+            old.remove()
         for child in module.modules():
             mine = {unit_of[p].index: unit_of[p] for p in child.parameters(recurse=False)
                     if p in unit_of}
@@ -162,10 +167,13 @@ class Hooks:
                 unit.drop("forward")
 
     def remove(self):
+        """Not an error twice."""
         for handle in self.handles:
             handle.remove()
+        self.handles = []
         for child in self.units_of:
-            child._zinc_hooks.remove(self)
+            if self in child._zinc_hooks:
+                child._zinc_hooks.remove(self)
 
 
 def release_if_done(unit):

@@ -94,6 +94,43 @@ def seen_while_running():
     return seen
 
 
+def evaluated_then_trained():
+    """An engine without an optimizer under stage 3, then one that trains the same model: the losses
+    of both before a step, the first norm, and what is left over."""
+    import deepspeed
+    import torch
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        model = make_model()
+    model.counts = torch.nn.Parameter(torch.arange(3), requires_grad=False)  # no weight
+    looking = deepspeed.initialize(model=model, config=config(3))[0]
+    assert looking.optimizer is None
+    with torch.no_grad():
+        before = loss_of(looking, 0, 0, 0).item()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config(
+        3, gradient_accumulation_steps=1, gradient_clipping=0))[0]
+    loss = loss_of(engine, 0, 0, 0)
+    engine.backward(loss)
+    engine.step()
+    after = loss_of(model, 0, 0, 0).item()  # around the engine
+    left = sum(p._zinc.full.untyped_storage().size() for p in model.parameters() if hasattr(p, "_zinc"))
+    engine.destroy()
+    looking.destroy()
+    return [before, loss.item(), after, left, model.counts.tolist()]
+
+
+def unreadable_state(folder):
+    import deepspeed
+    engine = deepspeed.initialize(model=make_model(), config=config(
+        0, optimizer={"type": "AdamW", "params": {"lr": 0.01}}))[0]
+    try:
+        engine.save_checkpoint(folder, client_state={"f": unittest.TestCase})
+    except ValueError as error:
+        return str(error)
+    finally:
+        engine.destroy()
+
+
 def half():
     """fp16: a gradient that overflows skips the step, and neither weights nor schedule move."""
     import torch
@@ -150,6 +187,19 @@ class Stage3(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             [seen] = support.ranks(1, "test_stage3", "seen_while_running", folder=folder)
         self.assertEqual(seen, [["blocks.1"], ["blocks.1", "embed"], []])
+
+    def test_a_model_is_evaluated_without_an_optimizer_and_then_trained(self):
+        with tempfile.TemporaryDirectory() as folder:
+            [got] = support.ranks(1, "test_stage3", "evaluated_then_trained", folder=folder)
+        before, loss, after, left, counts = got
+        self.assertAlmostEqual(before, loss, places=6)
+        self.assertLess(after, loss - 0.05)
+        self.assertEqual((left, counts), (0, [0, 1, 2]))
+
+    def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_saved(self):
+        with tempfile.TemporaryDirectory() as folder:
+            [got] = support.ranks(1, "test_stage3", "unreadable_state", folder, folder=folder)
+        self.assertIn("more than plain data", got)
 
     def test_an_overflow_in_half_precision_skips_the_step(self):
         with tempfile.TemporaryDirectory() as folder:
