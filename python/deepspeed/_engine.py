@@ -6,6 +6,7 @@ autograd has accumulated it, and dropped here; units are reduced in the order th
 common, the last first; `step` is libzinc's, and new values are copied back."""
 import contextlib
 import ctypes
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from .ops._hold import Held
 from .runtime.lr_schedules import SCHEDULES
 from .utils import logger
 
+_engine_of = weakref.WeakKeyDictionary()  # module -> weak reference to the engine that trains it
 _CODES = {torch.float32: zinc.F32, torch.bfloat16: zinc.BF16, torch.float16: zinc.F16}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
@@ -64,6 +66,10 @@ class DeepSpeedEngine(torch.nn.Module):
         super().__init__()
         self.module = model
         self.config = config
+        before = _engine_of.get(model, lambda: None)()
+        if before is not None:
+            before._take_hooks_off()
+        _engine_of[model] = weakref.ref(self)
         comm.init_distributed()
         self._comm = zinc.Comm()
         self.global_rank, self.world_size = self._comm.rank, self._comm.n_ranks
@@ -454,14 +460,17 @@ class DeepSpeedEngine(torch.nn.Module):
     def compile(self, *args, **kwargs):
         raise NotImplementedError("zinc: engine.compile is not supported: train without torch.compile")
 
-    def destroy(self):
-        """Release what libzinc holds. Collective; not an error twice."""
+    def _take_hooks_off(self):
         for handle in self._handles:
             handle.remove()
         self._handles = []
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
+
+    def destroy(self):
+        """Release what libzinc holds. Collective; not an error twice."""
+        self._take_hooks_off()
         engine = self.__dict__.get("zinc")
         if engine is not None:
             engine.close()

@@ -105,8 +105,6 @@ class Hooks:
         self.units_of = {}  # module -> units that it reads, in their order
         unit_of = {p: u for u in units for p in u.params}
         self.unit_of = unit_of
-        for old in list(module.__dict__.get("_zinc_hooks", [])):  # of an engine before
-            old.remove()
         for child in module.modules():
             mine = {unit_of[p].index: unit_of[p] for p in child.parameters(recurse=False)
                     if p in unit_of}

@@ -119,6 +119,56 @@ def evaluated_then_trained():
     return [before, loss.item(), after, left, model.counts.tolist()]
 
 
+class Gated:
+    """Rank 1 leaves the second block out: its gradients come in another order, and one not at all."""
+
+    def __call__(self, model, ids):
+        import torch.distributed as dist
+        rank = dist.get_rank() if dist.is_initialized() else self.rank
+        x = model.embed(ids)
+        for i, block in enumerate(model.blocks):
+            x = x if rank == 1 and i == 1 else block(x)
+        return model.head(model.norm(x))
+
+
+def gated(rank):
+    model = make_model()
+    gate = Gated()
+    gate.rank = rank
+    model.forward = lambda ids: gate(model, ids)
+    return model, gate
+
+
+def unused_on_one_rank(stage):
+    import deepspeed
+    import torch
+    model, _gate = gated(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    out = []
+    for _again in range(2):  # the second engine takes the first one's hooks off
+        engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config(
+            stage, gradient_accumulation_steps=1, gradient_clipping=0))[0]
+        for step in range(2):
+            engine.backward(loss_of(engine, step, 0, engine.global_rank))
+            engine.step()
+            out.append(engine.get_global_grad_norm())
+    return out
+
+
+def unused_reference():
+    import torch
+    model, gate = gated(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    out = []
+    for step in (0, 1, 0, 1):
+        for gate.rank in range(2):
+            (loss_of(model, step, 0, gate.rank) / 2).backward()
+        out.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return out
+
+
 def unreadable_state(folder):
     import deepspeed
     engine = deepspeed.initialize(model=make_model(), config=config(
@@ -187,6 +237,14 @@ class Stage3(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             [seen] = support.ranks(1, "test_stage3", "seen_while_running", folder=folder)
         self.assertEqual(seen, [["blocks.1"], ["blocks.1", "embed"], []])
+
+    def test_a_block_that_one_rank_does_not_use_below_stage_3(self):
+        want = unused_reference()
+        for stage in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                got = support.ranks(2, "test_stage3", "unused_on_one_rank", stage, folder=folder)
+            for x, y in zip(got[0] + got[1], want + want, strict=True):
+                self.assertAlmostEqual(x / y, 1, delta=2e-5)
 
     def test_a_model_is_evaluated_without_an_optimizer_and_then_trained(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -157,6 +157,10 @@ class Engine:
     lr = property(lambda self: lib.engine_lr(self.handle))
     dtype = property(lambda self: lib.engine_param_dtype(self.handle))
 
+    def __reduce__(self):
+        """A saved or copied parameter has no engine."""
+        return type(None), ()
+
     def close(self):
         if self.handle:
             handle, self.handle = self.handle, c_void_p()

@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deepspeed.launcher.runner: what accelerate's launcher imports. The launcher is `zinc launch`."""
+"""deepspeed.launcher.runner: the command `deepspeed`, which accelerate calls for several machines,
+is `zinc launch`, whose options have the same names."""
 import os
-
-from .._refuse import refuse
+import shutil
+import sys
 
 DEEPSPEED_ENVIRONMENT_NAME = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
-main = refuse("the deepspeed launcher in Python", "use `zinc launch`, torchrun or accelerate launch")
+
+
+def main(args=None):
+    zinc = shutil.which("zinc")
+    if zinc is None:
+        raise SystemExit("zinc: the program `zinc` is not on PATH: `make install` puts it there. On one machine "
+                         "torchrun and accelerate launch need no launcher")
+    # A .py program runs under the first python3 of PATH: that of this environment.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+    os.execv(zinc, [zinc, "launch"] + (sys.argv[1:] if args is None else list(args)))

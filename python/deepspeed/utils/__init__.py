@@ -36,7 +36,7 @@ def safe_get_full_fp32_param(param):
     import torch
     from zinc import MASTERS
     place = getattr(param, "_zinc_place", None)
-    if place is None:
+    if place is None or place[0] is None:
         return None
     engine, index, shape = place
     out = torch.empty(shape, dtype=torch.float32)
