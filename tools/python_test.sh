@@ -3,12 +3,12 @@
 # Tests of the Python front-end, as it is installed.
 #   python_test.sh            make build/python-venv with torch, transformers and accelerate (once,
 #                             gigabytes are downloaded), install ./python there, test
-#   PYTHON=… python_test.sh   test the source tree with that interpreter's packages; nothing is
-#                             installed
+#   PYTHON=… python_test.sh   test the source tree with that interpreter's packages, and ZINC_LIBRARY
+#                             if it is set; nothing is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -n "${PYTHON:-}" ]; then
-    tools/build.sh release >/dev/null
+    [ -n "${ZINC_LIBRARY:-}" ] || tools/build.sh release >/dev/null
     library=${ZINC_LIBRARY:-$PWD/build/release/libzinc.so}
     ZINC_LIBRARY=$library PYTHONPATH=python exec "$PYTHON" -m unittest discover -s python/tests -v
 fi

@@ -9,11 +9,10 @@ import ctypes
 import weakref
 
 import torch
-import torch.distributed as dist
 import zinc
 
 from . import _config, _save, comm
-from ._stage3 import Part, copy_out, hold, let_go
+from ._stage3 import Part, copy_out, from_rank, hold, let_go
 from ._units import Hooks, make_units, release_if_done
 from .ops._hold import Held
 from .runtime.lr_schedules import SCHEDULES
@@ -111,9 +110,8 @@ class DeepSpeedEngine(torch.nn.Module):
                     param.data = param.data.to(dtype)
         else:
             self.module.to(dtype)
-        if self.world_size > 1:
-            for buffer in self.module.buffers():
-                dist.broadcast(buffer.contiguous() if not buffer.is_contiguous() else buffer, 0)
+        for buffer in self.module.buffers():
+            from_rank(buffer, 0)
 
     def _optimizer_and_groups(self, optimizer, model_parameters, resolved):
         """The holder of the parameter groups; None without an optimizer."""
@@ -193,12 +191,11 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _fill(self):
         """Values from rank 0's module, or of zero.Init's shards."""
-        if self.world_size > 1:
-            for unit in self._units:
-                for param in unit.params:
-                    if not hasattr(param, "_zinc"):
-                        param.data = param.data.contiguous()
-                        dist.broadcast(param.data, 0)
+        for unit in self._units:
+            for param in unit.params:
+                if not hasattr(param, "_zinc"):
+                    param.data = param.data.contiguous()
+                    from_rank(param.data, 0)
         if self._stage == 3:
             self._fill_partitioned()
             return

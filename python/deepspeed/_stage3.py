@@ -37,6 +37,17 @@ def _n_ranks():
     return dist.get_world_size() if comm.is_initialized() else 1
 
 
+@torch.no_grad()
+def from_rank(tensor, rank):
+    """Rank `rank`'s values in place, of any type: as bytes. Collective."""
+    if _n_ranks() == 1 or tensor.numel() == 0:
+        return
+    whole = tensor.contiguous()
+    dist.broadcast(whole.reshape(-1).view(torch.uint8), rank)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.copy_(whole)
+
+
 class Part:
     """What a partitioned torch parameter stands for; it is the parameter's attribute _zinc."""
 
@@ -47,9 +58,8 @@ class Part:
             raise NotImplementedError(f"zinc: a parameter on {param.device}: this front-end computes on the CPU. "
                                       "Pass --use_cpu, or PartialState(cpu=True)")
         value = param.data.to(dtype).contiguous()
-        if _n_ranks() > 1:
-            value = value.clone()
-            dist.broadcast(value, 0)
+        value = value.clone() if _n_ranks() > 1 else value
+        from_rank(value, 0)
         self._new_full(dtype)
         self.store(value)
         self._hide()
@@ -104,7 +114,7 @@ class Part:
         whole = self.shard
         if n_ranks > 1 and self.n:
             whole = torch.empty(self.shard.numel() * n_ranks, dtype=self.shard.dtype)
-            gather_function(dist)(whole, self.shard)
+            gather_function(dist)(whole.view(torch.uint8), self.shard.view(torch.uint8))
         self.full.reshape(-1).copy_(whole[:self.n])
 
     def hand_over(self, engine, index, unit, dtype):
@@ -202,8 +212,7 @@ class GatheredParameters:
         if part.place is not None:
             self._refuse_change(part, value)
             return
-        if _n_ranks() > 1:
-            dist.broadcast(value, self.modifier_rank)
+        from_rank(value, self.modifier_rank)
         part.store(value)
 
     def _refuse_change(self, part, value):

@@ -32,6 +32,7 @@ def make_model(seed=0):
             self.head = torch.nn.Linear(6, 11, bias=False)
             self.head.weight = self.embed.weight
             self.register_buffer("seen", torch.zeros(1))
+            self.register_buffer("mask", torch.zeros(2, 3, dtype=torch.bool).t())
 
         def forward(self, ids):
             x = self.embed(ids)
@@ -115,6 +116,7 @@ def train(stage, folder, how):
     """how: plain | init (zero.Init) | resume."""
     import torch
     import deepspeed
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
     deepspeed.init_distributed()
     settings = config(stage)
     rank = deepspeed.comm.get_rank()
@@ -132,16 +134,21 @@ def train(stage, folder, how):
                             param.copy_(full[name])
         else:
             model = make_model(seed=0 if rank == 0 else 5)  # rank 0's weights are everyone's
+        model.mask.fill_(rank == 0)
         optimizer = make_optimizer(model.parameters())
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 / (1 + s))
         return deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule,
                                     config=settings)[0]
 
     engine = build()
+    assert engine.module.mask.all()
     losses, norms = steps(engine, 0, STEPS if how != "resume" else 2)
     if how == "resume":
         engine.module.seen += 7
         engine.save_checkpoint(folder, client_state={"epoch": 3})
+        master = deepspeed.utils.safe_get_full_fp32_param(engine.module.norm.weight)
+        saved = get_fp32_state_dict_from_zero_checkpoint(folder)
+        assert torch.equal(saved["norm.weight"], master) and saved["embed.weight"].shape == (11, 6)
         engine.destroy()
         engine = build()
         path, client = engine.load_checkpoint(folder)
@@ -175,7 +182,7 @@ class Engine(unittest.TestCase):
             for name, values in want["weights"].items():
                 for x, y in zip(rank["weights"][name], values, strict=True):
                     self.assertAlmostEqual(x, y, delta=3e-5)
-        self.assertEqual(len(got[0]["names"]), len(want["weights"]) + 2)  # the tied name, the buffer
+        self.assertEqual(len(got[0]["names"]), len(want["weights"]) + 3)  # the tied name, the buffers
 
     def test_stage_0_trains_as_torch_does(self):
         self.compare(0, "plain")

@@ -169,6 +169,47 @@ def unused_reference():
     return out
 
 
+def without_frozen(stage, folder):
+    """Saved without frozen parameters; loaded into a model whose frozen ones are others."""
+    import os
+    import deepspeed
+    import torch
+    from deepspeed.zero import GatheredParameters
+    from safetensors import safe_open
+
+    def build(shift):
+        model = variant(make_model(), "frozen")
+        with torch.no_grad():
+            for param in model.parameters():
+                param.add_(shift)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5,
+                                    momentum=0.9)
+        return deepspeed.initialize(model=model, optimizer=optimizer, config=config(
+            stage, gradient_accumulation_steps=1))[0]
+
+    def values(engine, names):
+        with GatheredParameters(engine.module.parameters()):
+            params = dict(engine.module.named_parameters())
+            return [params[n].detach().flatten()[:4].tolist() for n in names]
+
+    engine = build(0)
+    engine.backward(loss_of(engine, 0, 0, engine.global_rank))
+    engine.step()
+    engine.save_checkpoint(folder, "t", exclude_frozen_parameters=True)
+    saved = values(engine, ["norm.weight", "blocks.0.down.weight"])
+    frozen = values(engine, ["embed.weight", "blocks.0.up.weight"])
+    with safe_open(os.path.join(folder, "t", "zinc_state", "model.safetensors"), "pt") as f:
+        names = sorted(k for k in f.keys() if "blocks.0" in k)
+    engine.destroy()
+    engine = build(1.0)
+    engine.load_checkpoint(folder, "t")
+    same = values(engine, ["norm.weight", "blocks.0.down.weight"]) == saved
+    moved = [[y - x for x, y in zip(a, b)] for a, b in zip(frozen, values(
+        engine, ["embed.weight", "blocks.0.up.weight"]))]
+    engine.destroy()
+    return [same, moved, names]
+
+
 def unreadable_state(folder):
     import deepspeed
     engine = deepspeed.initialize(model=make_model(), config=config(
@@ -245,6 +286,17 @@ class Stage3(unittest.TestCase):
                 got = support.ranks(2, "test_stage3", "unused_on_one_rank", stage, folder=folder)
             for x, y in zip(got[0] + got[1], want + want, strict=True):
                 self.assertAlmostEqual(x / y, 1, delta=2e-5)
+
+    def test_a_checkpoint_without_frozen_parameters_leaves_them_as_they_are(self):
+        for stage in (2, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                got = support.ranks(2, "test_stage3", "without_frozen", stage, folder, folder=folder)
+            for same, moved, names in got:
+                self.assertTrue(same)
+                for x in moved[0] + moved[1]:
+                    self.assertAlmostEqual(x, 1.0, places=5)
+                self.assertEqual(names, [f"{kind}/blocks.0.down.{what}" for kind in (
+                    "master", "momentum_buffer") for what in ("bias", "weight")])
 
     def test_a_model_is_evaluated_without_an_optimizer_and_then_trained(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -50,7 +50,7 @@ def init_distributed(dist_backend=None, auto_mpi_discovery=True, distributed_por
         return
     rank = rank if rank >= 0 else get_rank()
     world_size = world_size if world_size > 0 else get_world_size()
-    backend = dist_backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    backend = dist_backend or ("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     if backend in ("ccl", "mpi") and not _dist.is_backend_available(backend):
         backend = "gloo"
     known = {k: v for k, v in kwargs.items() if k in ("store", "group_name", "pg_options", "device_id")}
