@@ -487,7 +487,7 @@ def test_a_run_of_zinc_train_that_is_killed_goes_on_from_its_checkpoint(tmp):
     wait_until(lambda: os.path.exists(latest), job)
     first = job.text(latest).strip()
     saved = os.stat(os.path.join(tmp, "run", first)).st_ino
-    os.kill(children(children(job.process.pid)[0])[0], signal.SIGKILL)
+    os.kill(children(children(job.process.pid)[0])[-1], signal.SIGKILL)  # the first is the agent's guard
     wait_until(lambda: "restart 1 of 1" in job.text(job.err), job)
     at_restart = job.text(latest)
     wait_until(lambda: job.text(latest) != at_restart, job)

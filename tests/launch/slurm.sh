@@ -91,6 +91,7 @@ done
     skip "Slurm does not come up here"
 }
 cd "$state/work"
+export mark=986.$$ # seconds, and the name of this run's ranks
 export PATH=${zinc%/*}:$PATH
 
 expect() { # CODE WHAT PART...: how the last command ended, and what the file `said` holds
@@ -102,7 +103,7 @@ expect() { # CODE WHAT PART...: how the last command ended, and what the file `s
     [ "$(living)" = 0 ] || { echo "$what: processes are left"; exit 1; }
     echo "$what: ok"
 }
-living() { ps -eo args | grep -c '^sleep 986$' || true; }
+living() { ps -eo args | grep -c "^sleep $mark\$" || true; }
 wait_for() { # N: that many ranks sleep
     for ((n = 0; n < 200; n++)); do [ "$(living)" = "$1" ] && return || sleep 0.05; done
     echo "the ranks did not start"
@@ -130,9 +131,9 @@ alloc "$zinc" launch -- sh -c 'echo "$SLURMD_NODENAME $RANK $LOCAL_RANK $WORLD_S
 expect 0 "an allocation gives hosts and slots" '\[z1:0\] z1 0 0 4 z1' '\[z1:1\] z1 1 1 4 z1' '\[z2:3\] z2 3 1 4 z1'
 alloc "$zinc" launch --num_nodes 1 --num_ranks 3 -- sh -c 'echo "$RANK of $WORLD_SIZE"'
 expect 0 "more ranks than tasks, if asked for" '\[z1:2\] 2 of 3'
-alloc "$zinc" launch -- sh -c 'test $RANK = 3 && exit 7; exec sleep 986'
+alloc "$zinc" launch -- sh -c 'test $RANK = 3 && exit 7; exec sleep $mark'
 expect 7 "a rank fails" 'rank 3 on z2 exited with code 7'
-alloc "$zinc" launch -- sh -c 'test $RANK = 2 && kill -KILL $$; exec sleep 986'
+alloc "$zinc" launch -- sh -c 'test $RANK = 2 && kill -KILL $$; exec sleep $mark'
 expect 137 "a rank is killed" 'rank 2 on z2 was ended by signal 9'
 alloc srun --ntasks 2 "$zinc" launch -- true
 expect 1 "started several times" 'srun has started 2 of this'
@@ -143,7 +144,7 @@ timeout 60 "$zinc" launch --launcher slurm --hostfile hosts -- sh -c 'echo "$SLU
 expect 0 "a hostfile's order, without an allocation" '\[z2:0\] z2 0' '\[z1:1\] z1 1'
 
 for sig in TERM KILL; do
-    timeout 60 salloc --quiet --nodes 2 --ntasks-per-node 2 sh -c '"$0" launch -- sleep 986 & echo $! >pid; wait $!; exit $?' \
+    timeout 60 salloc --quiet --nodes 2 --ntasks-per-node 2 sh -c '"$0" launch -- sleep $mark & echo $! >pid; wait $!; exit $?' \
         "$zinc" >said 2>&1 </dev/null &
     pid=$!
     wait_for 4
@@ -153,10 +154,11 @@ for sig in TERM KILL; do
     expect $([ $sig = TERM ] && echo 143 || echo 137) "SIG$sig to the launcher"
 done
 
-job=$(batch 2 "exec $zinc launch -- sleep 986")
+job=$(batch 2 "exec $zinc launch -- sleep $mark")
 wait_for 4
 scancel "$job"
 job_end "$job"
+[ "$code" = 143 ] && code=0 # the launcher's own, if it ends before Slurm sees its signal
 expect 0 "scancel" 'CANCELLED'
 
 printf '%s\n' "trap 'echo \"rank \$RANK is told\"; exit 0' USR1" 'echo >ready.$RANK; while :; do sleep 0.05; done' >told.sh
