@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 import zinc
 
+from ._keep import Kept
 from ._stage3 import hold, let_go
 
 FORMAT = "zinc-python-checkpoint"
@@ -204,12 +205,12 @@ def _check_fit(engine, reader, strict, with_states):
 
 
 def _restore(engine, reader, found, progress):
-    kept = {}  # masters of what the files do not have: frozen parameters that were left out
+    kept = Kept()  # masters of what the files do not have: frozen parameters that were left out
     lacking = {i for i in range(len(engine.zinc.params)) if (zinc.MASTERS, i) not in found}
 
     def keep(index, at, n, address):
         if index in lacking:
-            kept[index, at] = ctypes.string_at(address, 4 * n)
+            kept.take(zinc.MASTERS, index, at, n, address)
 
     if lacking:
         engine.zinc.visit(zinc.MASTERS, keep)
@@ -218,19 +219,11 @@ def _restore(engine, reader, found, progress):
         if (what, index) in found:
             reader.read(found[what, index], at, n, address)
         elif what == zinc.MASTERS:
-            ctypes.memmove(address, _piece(kept, index, at, n), 4 * n)
+            kept.give(what, index, at, n, address)
         else:
             ctypes.memset(address, 0, 4 * n)
 
     engine.zinc.restore(give, progress)
-
-
-def _piece(kept, index, at, n):
-    """Elements [at, at + n) of what was visited in ranges that may be cut otherwise."""
-    for (i, start), data in kept.items():
-        if i == index and start <= at and at + n <= start + len(data) // 4:
-            return data[4 * (at - start):4 * (at - start + n)]
-    raise RuntimeError("a range of a frozen parameter was not kept")
 
 
 def load(engine, load_dir, tag, strict, with_optimizer, with_schedule):

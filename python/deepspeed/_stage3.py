@@ -22,6 +22,7 @@ from zinc.comm import gather_function
 
 from . import comm
 from ._config import as_dict, dtype_of, stage_of
+from ._keep import rewrite
 
 
 class ZeroParamStatus(enum.Enum):
@@ -199,35 +200,37 @@ class GatheredParameters:
     def __exit__(self, kind, _value, _trace):
         try:
             if kind is None and self.modifier_rank is not None:
-                for part in self.parts:
-                    self._keep(part)
+                self._keep()
         finally:
             let_go(self.parts)
 
-    def _keep(self, part):
-        value = part.param.data.to(part.full.dtype).contiguous()
-        if value.shape != part.shape:
-            raise RuntimeError(f"zinc: a parameter of {tuple(part.shape)} became {tuple(value.shape)} inside "
-                               "GatheredParameters: write its values in place")
-        if part.place is not None:
-            self._refuse_change(part, value)
-            return
-        from_rank(value, self.modifier_rank)
-        part.store(value)
+    def _keep(self):
+        written = {}  # engine -> {number: new value}
+        for part in self.parts:
+            value = part.param.data.to(part.full.dtype).contiguous()
+            if value.shape != part.shape:
+                raise RuntimeError(f"zinc: a parameter of {tuple(part.shape)} became {tuple(value.shape)} inside "
+                                   "GatheredParameters: write its values in place")
+            if part.place is not None and not self._changed(part, value):
+                continue
+            from_rank(value, self.modifier_rank)
+            if part.place is None:
+                part.store(value)
+            else:
+                written.setdefault(part.place[0], {})[part.place[1]] = value
+        for engine, values in written.items():
+            rewrite(engine, values)
 
-    def _refuse_change(self, part, value):
-        """The engine keeps masters and states by this value."""
+    def _changed(self, part, value):
+        """Whether modifier_rank's value is another than the engine's."""
         engine, index, unit = part.place
         now = torch.empty_like(value)
         engine.acquire(unit)
         copy_out(engine, index, now)
         engine.release(unit)
-        changed = torch.tensor([int(comm.get_rank() == self.modifier_rank and not torch.equal(now, value))])
-        if _n_ranks() > 1:
-            dist.all_reduce(changed)
-        if changed.item():
-            raise NotImplementedError("zinc: a parameter was written in GatheredParameters after "
-                                      "deepspeed.initialize: change weights before it, or load a checkpoint")
+        changed = torch.tensor([not torch.equal(now, value)], dtype=torch.uint8)
+        from_rank(changed, self.modifier_rank)
+        return bool(changed.item())
 
 
 def partition(params, dtype):
