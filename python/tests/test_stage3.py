@@ -123,11 +123,9 @@ class Gated:
     """Rank 1 leaves the second block out: its gradients come in another order, and one not at all."""
 
     def __call__(self, model, ids):
-        import torch.distributed as dist
-        rank = dist.get_rank() if dist.is_initialized() else self.rank
         x = model.embed(ids)
         for i, block in enumerate(model.blocks):
-            x = x if rank == 1 and i == 1 else block(x)
+            x = x if self.rank == 1 and i == 1 else block(x)
         return model.head(model.norm(x))
 
 
@@ -142,7 +140,8 @@ def gated(rank):
 def unused_on_one_rank(stage):
     import deepspeed
     import torch
-    model, _gate = gated(0)
+    deepspeed.init_distributed()
+    model, _gate = gated(deepspeed.comm.get_rank())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     out = []
     for _again in range(2):  # the second engine takes the first one's hooks off

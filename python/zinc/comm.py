@@ -3,9 +3,11 @@
 
 torch.distributed moves bytes; libzinc adds numbers up. A gloo group of its own is used, so that
 collectives of the program and of libzinc cannot be taken for one another."""
+import atexit
 import ctypes
 import datetime
 import os
+import weakref
 from ctypes import byref, c_void_p
 
 from ._lib import AllGather, Abort, Broadcast, CommHost, CommParams, Test, Wait, guarded, lib
@@ -25,6 +27,15 @@ def _bytes_at(address, n_bytes):
 def gather_function(dist):
     """The all-gather of one tensor by the name that this torch has for it."""
     return getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def _leave(comm_of):
+    """At exit, before Python is taken down: a thread of gloo that lets go of the last collective's
+    tensor afterwards would end the process, because such a tensor belongs to Python. A collective
+    that hangs is left alone."""
+    comm = comm_of()
+    if comm is not None and not comm._works:
+        comm._drop_group()
 
 
 class Comm:
@@ -50,6 +61,7 @@ class Comm:
                               all_to_all=AllGather(guarded(self._all_to_all)),
                               broadcast=Broadcast(guarded(self._broadcast)),
                               wait=Wait(guarded(self._wait)), test=Test(), abort=Abort())
+        atexit.register(_leave, weakref.ref(self))
         lib.comm_create_host(byref(self._host), byref(params), byref(self.handle))
 
     def _started(self, work, token, *tensors):
@@ -90,8 +102,11 @@ class Comm:
             return
         handle, self.handle = self.handle, c_void_p()
         lib.comm_destroy(handle)
-        if self.group is not None:
+        self._drop_group()
+
+    def _drop_group(self):
+        group, self.group = self.group, None
+        if group is not None:
             import torch.distributed as dist
             if dist.is_initialized():
-                dist.destroy_process_group(self.group)
-            self.group = None
+                dist.destroy_process_group(group)
