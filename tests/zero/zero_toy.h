@@ -130,6 +130,16 @@ static inline zinc_status toy_unit(const zn_param_hooks *h, const zn_param_list 
     return h->after_use(h->ctx, unit, pass);
 }
 
+/* The gradient of "embed.w" as a decoder has it: scattered by token ids, the table is not read. */
+static inline zinc_status toy_unread(const zn_param_hooks *h, const zn_param_list *list,
+                                     uint64_t key, float scale)
+{
+    float *grad = h->grad(h->ctx, 0);
+    for (int64_t i = 0; grad && i < list->specs[0].n_elems; i++)
+        grad[i] += scale * (float)(zn_hash_unit(zn_hash_fold(key, (uint64_t)i)) - 0.5);
+    return ZINC_OK;
+}
+
 /* Forward 0..4 then the tied embed; backward the same way back, embed twice. */
 static inline zinc_status toy_micro_batch(const toy_job *job, const zn_param_hooks *h,
                                           const zn_param_list *list, uint64_t key, float scale)
@@ -141,7 +151,10 @@ static inline zinc_status toy_micro_batch(const toy_job *job, const zn_param_hoo
         ZN_TRY(toy_unit(h, list, 0, ZN_PASS_BACKWARD, zn_hash_fold(key, 77), scale));
     }
     for (int u = 4; u >= 0; u--) {
-        ZN_TRY(toy_unit(h, list, u, ZN_PASS_BACKWARD, key, scale));
+        if (u == 0 && job->embed_unread)
+            ZN_TRY(toy_unread(h, list, key, scale));
+        else
+            ZN_TRY(toy_unit(h, list, u, ZN_PASS_BACKWARD, key, scale));
         ZN_TRY(h->grads_ready(h->ctx, u));
     }
     return ZINC_OK;
