@@ -29,6 +29,7 @@ typedef struct toy_job {
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
     bool eval_between, untied, unchecked;
+    bool embed_unread;       /* its last backward does not use the unit */
     double link_bytes_per_s; /* 0: copies are as fast as memory */
     int poison_step; /* from 1: rank 0 puts an infinity into the gradient of "layer.1.w"; 0: never
                       */
