@@ -6,7 +6,7 @@ if(TARGET zinc)
   function(zn_launch_test name)
     add_test(NAME launch.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/launch/processes.py
              $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data ${ARGN})
-    set_tests_properties(launch.${name} PROPERTIES TIMEOUT 240)
+    set_tests_properties(launch.${name} PROPERTIES TIMEOUT 240 RUN_SERIAL TRUE) # they hold processes to seconds
   endfunction()
   zn_launch_test(words test_arguments_arrive_byte_for_byte test_the_environment_says_who_a_rank_is
                  test_python_programs_modules_and_scripts_to_read_first test_programs_that_cannot_run
@@ -30,15 +30,15 @@ if(TARGET zinc)
                  test_a_run_of_zinc_train_that_is_killed_goes_on_from_its_checkpoint)
   add_test(NAME launch.two_hosts COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc>
            ${CMAKE_SOURCE_DIR}/tests/data)
-  set_tests_properties(launch.two_hosts PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
-  add_test(NAME launch.slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data)
-  set_tests_properties(launch.slurm PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
+  set_tests_properties(launch.two_hosts PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
+  add_test(NAME launch.slurm CONFIGURATIONS slow COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data)
+  set_tests_properties(launch.slurm PROPERTIES LABELS slow TIMEOUT 240 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
   if(ZINC_MPI)
     # All kinds of faults at random moments, six runs here and 36 (minutes) by `ctest -C slow -L slow`.
     set(fault_runs bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data
         ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/fault_runs.py)
     add_test(NAME launch.faults COMMAND ${fault_runs} 6)
-    set_tests_properties(launch.faults PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+    set_tests_properties(launch.faults PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
     add_test(NAME launch.many_faults CONFIGURATIONS slow COMMAND ${fault_runs} 36)
     set_tests_properties(launch.many_faults PROPERTIES LABELS slow TIMEOUT 1800 SKIP_RETURN_CODE 77)
     zn_launch_test(mpi test_openmpi_starts_agents_that_connect_back
