@@ -28,12 +28,17 @@ static double total(const zn_zero_formula *f)
     return f->parameters + f->gradients + f->masters + f->optimizer_state;
 }
 
-static void formula_for(const zn_train_setup *setup, const zn_param_list *list,
+/* Of this run; or, whole, of the same run at stage 0 with everything on the device. */
+static void formula_for(const zn_train_setup *setup, const zn_param_list *list, bool whole,
                         zn_zero_formula *out)
 {
     zn_zero_params params;
     const zn_engine_params engine = zn_train_engine_params(setup, NULL, NULL);
     zn_engine_zero_params(&engine, &params);
+    if (whole) {
+        params.stage = 0;
+        params.optimizer_tier = params.param_tier = ZN_ZERO_ON_DEVICE;
+    }
     zn_zero_formula_bytes(&params, setup->n_ranks, list, out);
 }
 
@@ -51,13 +56,34 @@ static void print_frozen(const zn_param_list *list)
                 n, list->n_specs, frozen, all, 100 * (double)frozen / (double)all);
 }
 
+/* Offload is for what does not fit: say so once where everything would. */
+static void advise(const zn_train_setup *setup, const zn_param_list *list)
+{
+    zn_zero_formula f;
+    char need[32], have[32];
+    const zn_train_options *o = setup->o;
+    const double memory = (double)zn_sys_memory_bytes();
+    const bool offloads = setup->values->zero.offload_optimizer != ZN_OFFLOAD_NONE ||
+                          setup->values->zero.offload_param != ZN_OFFLOAD_NONE;
+    formula_for(setup, list, true, &f);
+    if (!offloads || o->device_limit > 0 || o->link_bytes_per_s > 0 ||
+        total(&f) * setup->n_ranks > memory / 2)
+        return;
+    zn_train_format_bytes(need, sizeof need, total(&f) * setup->n_ranks);
+    zn_train_format_bytes(have, sizeof have, memory);
+    fprintf(stderr,
+            "  stage 0 without offload would need %s for all %d ranks, and this machine has %s: "
+            "offload only costs speed here\n",
+            need, setup->n_ranks, have);
+}
+
 void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_device *dev)
 {
     zn_zero_formula f;
     zn_zero_stats stats;
     zn_mem_usage usage, host;
     const zn_param_list *list = zn_engine_param_list(engine);
-    formula_for(setup, list, &f);
+    formula_for(setup, list, false, &f);
     const double of_formula[] = {[ZN_MEM_PARAMETERS] = f.parameters,
                                  [ZN_MEM_GRADIENTS] = f.gradients,
                                  [ZN_MEM_MASTERS] = f.masters,
@@ -88,6 +114,7 @@ void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_de
             "activations come on top\n",
             100 * sharded);
     print_frozen(list);
+    advise(setup, list);
 }
 
 /* A table that cannot be made is left out: it is a remark, and the run goes on. */

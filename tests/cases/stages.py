@@ -40,6 +40,13 @@ def offload_changes_no_bit_with_and_without_frozen_parameters(b):
                     same(f"{precision}, stage {stage}, {place}, {frozen}", (want.curve, want.bits), (run.curve, run.bits))
 
 
+def offload_of_what_would_fit_is_called_a_cost(b):
+    """The advice names stage 0, and does not come where the device is limited."""
+    offload = config(_stage(3, offload_optimizer={"device": "cpu"}))
+    assert "stage 0 without offload would need" in b.train(offload, ranks=2).stderr
+    assert "stage 0 without" not in b.train(offload, ranks=2, extra=["--device_memory", "1GB"]).stderr
+
+
 def speed_settings_change_no_bit(b):
     """overlap x contiguous x reduce_scatter, and buckets from one element to half a billion."""
     base = config({"gradient_accumulation_steps": 2})
