@@ -58,8 +58,7 @@ zinc_status zn_json_append(const json_t *value, zn_buf *buf)
     return ZINC_OK;
 }
 
-/* Length of the UTF-8 sequence at p (n bytes are left), or 0 if it is not valid. */
-static size_t utf8_length(const unsigned char *p, size_t n)
+size_t zn_utf8_length(const unsigned char *p, size_t n)
 {
     if (p[0] < 0x80)
         return 1;
@@ -80,7 +79,7 @@ zinc_status zn_json_append_string(zn_buf *buf, const char *text, size_t n)
     ZN_TRY(zn_buf_append(buf, "\"", 1));
     for (size_t i = 0; i < n;) {
         const unsigned char *p = (const unsigned char *)text + i;
-        const size_t len = utf8_length(p, n - i);
+        const size_t len = zn_utf8_length(p, n - i);
         if (len == 0) {
             ZN_TRY(zn_buf_puts(buf, "\xEF\xBF\xBD"));
             i++;

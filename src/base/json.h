@@ -31,4 +31,7 @@ ZINC_MUST_CHECK zinc_status zn_json_append_string(zn_buf *buf, const char *text,
 /** Append a JSON number: shortest form that reads back equal; null if it is not finite. */
 ZINC_MUST_CHECK zinc_status zn_json_append_number(zn_buf *buf, double value);
 
+/** Length of the UTF-8 sequence at p, n bytes left (at least 1); 0 if it is none (RFC 3629). */
+size_t zn_utf8_length(const unsigned char *p, size_t n);
+
 #endif

@@ -58,8 +58,6 @@ const zn_node *zn_node_get(const zn_node *object, const char *key);
 
 /** Append a tree as strict JSON, indented; `depth` is where it stands. */
 ZINC_MUST_CHECK zinc_status zn_node_append(const zn_node *node, int depth, zn_buf *out);
-/** Length of the UTF-8 sequence at p, n bytes left; 0 if it is none (RFC 3629). */
-size_t zn_utf8_length(const unsigned char *p, size_t n);
 
 /* ---- the table ---- */
 

@@ -65,19 +65,3 @@ zinc_status zn_node_append(const zn_node *node, int depth, zn_buf *out)
         ZN_TRY(append_indent(out, depth));
     return zn_buf_puts(out, object ? "}" : "]");
 }
-
-size_t zn_utf8_length(const unsigned char *p, size_t n)
-{
-    if (p[0] < 0x80)
-        return 1;
-    const size_t len = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
-    if (p[0] < 0xC2 || p[0] > 0xF4 || len > n)
-        return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((p[i] & 0xC0) != 0x80)
-            return 0;
-    const bool overlong = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
-    const bool surrogate = p[0] == 0xED && p[1] > 0x9F;
-    const bool beyond = p[0] == 0xF4 && p[1] > 0x8F;
-    return overlong || surrogate || beyond ? 0 : len;
-}

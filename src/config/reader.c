@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "config/config_internal.h"
 
 #define MAX_DEPTH 64

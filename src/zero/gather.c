@@ -32,9 +32,7 @@ zinc_status zn_zero_gather_chunks(zn_zero *zero, const zn_zero_region *region,
                                   const zn_zero_view *slices, void *full, int64_t first, int64_t n,
                                   int64_t bucket, zn_event *event)
 {
-    int64_t step = bucket / region->chunk_elems;
-    if (step < 1)
-        step = 1;
+    const int64_t step = zn_zero_bucket_chunks(region, bucket);
     for (int64_t chunk = first; chunk < first + n; chunk += step) {
         const zn_slices layout = {.dtype = slices->dtype,
                                   .slice_elems = region->slice_elems,

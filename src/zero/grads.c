@@ -137,9 +137,7 @@ static zinc_status return_buffer(zn_zero *zero, zn_zero_region *region)
 
 static zinc_status reduce_region(zn_zero *zero, zn_zero_region *region)
 {
-    int64_t step = zero->p.reduce_bucket / region->chunk_elems;
-    if (step < 1)
-        step = 1;
+    const int64_t step = zn_zero_bucket_chunks(region, zero->p.reduce_bucket);
     for (int64_t chunk = 0; chunk < region->n_chunks; chunk += step) {
         const int64_t left = region->n_chunks - chunk;
         ZN_TRY(reduce_chunks(zero, region, chunk, left < step ? left : step));

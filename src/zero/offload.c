@@ -165,8 +165,7 @@ static zinc_status alloc_landing(zn_zero *zero)
 {
     for (int r = 0; r < zero->n_regions; r++) {
         const zn_zero_region *region = &zero->regions[r];
-        int64_t chunks = zero->p.reduce_bucket / region->chunk_elems;
-        chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
+        const int64_t chunks = zn_zero_bucket_chunks(region, zero->p.reduce_bucket);
         if (region->offloaded && chunks * region->slice_elems > zero->landing_elems)
             zero->landing_elems = chunks * region->slice_elems;
     }

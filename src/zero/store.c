@@ -92,8 +92,7 @@ static zinc_status alloc_params(zn_zero *zero)
     int64_t total = 0;
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
-        region->shared = zero->shared_slab != NULL;
-        region->full = region->shared || zero->p.stage < 3 || region->persistent;
+        region->full = zero->shared_slab || zero->p.stage < 3 || region->persistent;
         if (!region->param_on_host)
             total += slab_elems(region, region->full);
     }
@@ -197,8 +196,7 @@ static zinc_status alloc_grads(zn_zero *zero)
         const zn_zero_region *region = &zero->regions[r];
         if (!region->trainable)
             continue;
-        int64_t chunks = zero->p.reduce_bucket / region->chunk_elems;
-        chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
+        const int64_t chunks = zn_zero_bucket_chunks(region, zero->p.reduce_bucket);
         if (chunks * region->chunk_elems > zero->staging_elems)
             zero->staging_elems = chunks * region->chunk_elems;
     }

@@ -39,7 +39,6 @@ typedef struct zn_zero_region {
     int64_t slab_first;  /* of an offloaded region: where its shard begins in the host slabs */
     zn_zero_view param;  /* this rank's slices; full layout where a full copy is kept */
     bool full;           /* param.base is a complete copy: nothing to gather */
-    bool shared;         /* param.base is one buffer of all ranks */
     zn_zero_view master; /* fp32; the param view itself in fp32 training */
     bool master_is_param;
     zn_zero_view state[ZN_OPTIM_MAX_STATES];
@@ -69,10 +68,9 @@ typedef struct zn_zero_piece {
 
 typedef struct zn_zero_unit {
     int regions[4], n_regions;
-    int users;        /* before_use minus after_use */
-    bool reduced;     /* in this micro-batch */
-    int64_t last_use; /* position in the trace */
-    double began;     /* zn_sys_now() when its use began, if the device is traced */
+    int users;    /* before_use minus after_use */
+    bool reduced; /* in this micro-batch */
+    double began; /* zn_sys_now() when its use began, if the device is traced */
 } zn_zero_unit;
 
 /* Buffers that come and go during a step: kept and handed out again, so that nothing allocates once
@@ -194,6 +192,13 @@ static inline void *zn_zero_piece_at(const zn_zero_view *view, const zn_zero_pie
 {
     return (char *)zn_zero_at(view, piece->chunk, piece->rank) +
            (piece->in_slice + offset) * (int64_t)zn_dtype_size(view->dtype);
+}
+
+/* Chunks of a region that one collective moves: as many as the bucket holds, at least one. */
+static inline int64_t zn_zero_bucket_chunks(const zn_zero_region *region, int64_t bucket)
+{
+    const int64_t chunks = bucket / region->chunk_elems;
+    return chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
 }
 
 /* layout.c */

@@ -35,8 +35,7 @@ static void sum_trainable(const zn_zero_dry *run, const zn_zero_region *region, 
     const double wanted = (double)run->zero->stats.trainable_padded / run->zero->n_ranks;
     const bool offloaded = p->optimizer_tier != ZN_ZERO_ON_DEVICE &&
                            sums->offloaded < (int64_t)(wanted * p->offload_ratio);
-    int64_t chunks = p->reduce_bucket / region->chunk_elems;
-    chunks = chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
+    const int64_t chunks = zn_zero_bucket_chunks(region, p->reduce_bucket);
     if (chunks * region->chunk_elems > sums->bucket)
         sums->bucket = chunks * region->chunk_elems;
     sums->trainable += region->padded_elems;
