@@ -46,7 +46,7 @@ typedef struct zn_command {
     int (*run)(const zn_args *args); /* returns the exit code */
 } zn_command;
 
-/** All commands, in the order `zinc help` prints them. */
+/** All commands for people, in the order `zinc help` prints them. */
 extern const zn_command *const zn_commands[];
 extern const int zn_n_commands;
 

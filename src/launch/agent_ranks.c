@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agent_ranks.c — the ranks of one host: start, output, beats, exits. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* sched_getaffinity */
-#endif
 #include "launch/agent_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,34 +34,12 @@ static bool program_is_there(const char *program, const char *path)
     return false;
 }
 
-/* Cores this process may use, of the list if there is one. */
-static zinc_status job_cores(const zn_job *job, int **out, int *n)
-{
-    cpu_set_t set;
-    const char *list = zn_job_setting(job, "core_list");
-    int kept = 0;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof set, &set);
-    if (*list) {
-        ZN_TRY(zn_parse_core_list(list, out, n));
-    } else {
-        ZN_TRY(zn_alloc_array(out, CPU_SETSIZE, sizeof **out, "cores"));
-        for (*n = 0; *n < CPU_SETSIZE; (*n)++)
-            (*out)[*n] = *n;
-    }
-    for (int i = 0; i < *n; i++)
-        if ((*out)[i] < CPU_SETSIZE && CPU_ISSET((size_t)(*out)[i], &set))
-            (*out)[kept++] = (*out)[i];
-    *n = kept;
-    return ZINC_OK;
-}
-
 static zinc_status check_cores(const zn_job *job, zn_buf *problems)
 {
     int *cores = NULL, n = 0;
     if (!zn_job_flag(job, "bind"))
         return ZINC_OK;
-    ZN_TRY(job_cores(job, &cores, &n));
+    ZN_TRY(zn_cores_usable(zn_job_setting(job, "core_list"), &cores, &n));
     zn_free(cores);
     return n >= job->n_processes
                ? ZINC_OK
@@ -209,18 +183,18 @@ static zinc_status start_rank(zn_agent *agent, int i, int null_fd, const int *co
     zinc_status status;
     zn_words env = {0};
     zn_agent_rank *r = &agent->ranks[i];
-    const int n = agent->job.n_processes;
-    const int first = i * n_cores / n, last = (i + 1) * n_cores / n;
+    int first, n;
+    zn_cores_of_rank(n_cores, agent->job.n_processes, i, &first, &n);
     ZN_TRY(open_log(agent, r));
     ZN_TRY(make_beat_file(agent, r));
-    ZN_TRY_GOTO(rank_env(agent, r, last - first, &env));
+    ZN_TRY_GOTO(rank_env(agent, r, n, &env));
     zn_spawn_params params = {.env = &env,
                               .in = null_fd,
                               .out = -1,
                               .err = -1,
                               .keep = -1,
                               .cores = cores ? cores + first : NULL,
-                              .n_cores = last - first,
+                              .n_cores = n,
                               .death_signal = SIGKILL};
     ZN_TRY_GOTO(spawn_rank(agent, r, &params));
 fail:
@@ -236,7 +210,7 @@ zinc_status zn_agent_start(zn_agent *agent)
     const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     agent->started = true;
     if (zn_job_flag(&agent->job, "bind"))
-        ZN_TRY_GOTO(job_cores(&agent->job, &cores, &n_cores));
+        ZN_TRY_GOTO(zn_cores_usable(zn_job_setting(&agent->job, "core_list"), &cores, &n_cores));
     ZN_TRY_GOTO(zn_alloc_array(&agent->ranks, (size_t)n + 1, sizeof *agent->ranks, "ranks"));
     for (int i = 0; i < n; i++)
         agent->ranks[i] =

@@ -191,48 +191,6 @@ zinc_status zn_pool_trim(zn_pool *pool, int64_t n_nodes, int64_t n_ranks)
     return ZINC_OK;
 }
 
-static int compare_ints(const void *a, const void *b)
-{
-    const int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
-zinc_status zn_parse_core_list(const char *text, int **out, int *n)
-{
-    zinc_status status;
-    int *list = NULL, count = 0, kept = 0;
-    for (const char *c = text;; c++) {
-        char *end;
-        const long first = strtol(c, &end, 10);
-        long last = first;
-        bool good = isdigit((unsigned char)*c);
-        if (good && *end == '-') {
-            c = end + 1;
-            last = strtol(c, &end, 10);
-            good = isdigit((unsigned char)*c) && last >= first;
-        }
-        if (!good || last > ZN_MAX_SLOTS || (*end && *end != ','))
-            ZN_FAIL_GOTO(ZINC_E_INVALID, "\"%s\" is no list of numbers like 0,2-4,6", text);
-        ZN_TRY_GOTO(zn_realloc_array(&list, (size_t)(count + last - first + 1), sizeof *list,
-                                     "a list of numbers"));
-        for (long i = first; i <= last; i++)
-            list[count++] = (int)i;
-        if (!*end)
-            break;
-        c = end;
-    }
-    qsort(list, (size_t)count, sizeof *list, compare_ints);
-    for (int i = 0; i < count; i++)
-        if (i == 0 || list[i] != list[i - 1])
-            list[kept++] = list[i];
-    *out = list;
-    *n = kept;
-    return ZINC_OK;
-fail:
-    zn_free(list);
-    return status;
-}
-
 static int count_gpus(void)
 {
     char path[64];

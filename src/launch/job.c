@@ -79,6 +79,7 @@ void zn_job_fini(zn_job *job)
     for (int i = 0; i < job->n_processes; i++) {
         zn_words_fini(&job->processes[i].env);
         zn_words_fini(&job->processes[i].argv);
+        zn_free(job->processes[i].cores);
     }
     zn_free(job->processes);
     zn_words_fini(&job->settings);

@@ -73,8 +73,15 @@ ZINC_MUST_CHECK zinc_status zn_pool_trim(zn_pool *pool, int64_t n_nodes, int64_t
 /** Slots of this machine: what CUDA_VISIBLE_DEVICES lists, else its GPUs, else its cores. */
 ZINC_MUST_CHECK zinc_status zn_pool_add_this_host(zn_pool *pool, const char *name, int64_t n_ranks);
 int zn_pool_n_slots(const zn_pool *pool);
+
+/* ---- cores.c ---- */
+
 /** "a,b-c" of non-negative integers into *out (zn_free), ascending without doubles. */
 ZINC_MUST_CHECK zinc_status zn_parse_core_list(const char *text, int **out, int *n);
+/** The cores that this process may run on, of `list` (NULL or "": of all), into *out (zn_free). */
+ZINC_MUST_CHECK zinc_status zn_cores_usable(const char *list, int **out, int *n);
+/** The i-th of n_ranks gets *n of a host's n_cores cores, from the *first-th on. */
+void zn_cores_of_rank(int n_cores, int n_ranks, int i, int *first, int *n);
 
 /* ---- slurm_hosts.c ---- */
 
@@ -104,6 +111,8 @@ typedef struct zn_process {
     int rank, host, local_rank;
     zn_words env;  /* NAME=VALUE, on top of what the agent has */
     zn_words argv; /* argv[0] is looked up in PATH */
+    int *cores;    /* [n_cores] that it is bound to; NULL: not bound, or its host divides its own */
+    int n_cores;
 } zn_process;
 
 struct zn_plan {
@@ -112,6 +121,7 @@ struct zn_plan {
     int n_processes;       /* world size, or 1 where zinc train makes the ranks itself */
     int world;
     bool native;       /* the program is zinc train */
+    bool bound;        /* each process has cores of its own */
     bool this_host;    /* all processes start from this host's agent, wherever their ranks are */
     char *master_addr; /* owned */
     int master_port;

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static bool same_name(const char *typed, const char *name, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -130,6 +132,10 @@ static zinc_status over_hosts(const zn_launch_options *o, const zn_plan *plan, c
     if (o->no_ssh)
         ZN_FAIL(ZINC_E_UNSUPPORTED, "zinc train over several hosts is started by mpirun, which "
                                     "reaches them itself; leave --no_ssh and --node_rank away");
+    if (plan->bound)
+        ZN_FAIL(ZINC_E_UNSUPPORTED,
+                "zinc train over several hosts is started by mpirun, which binds by its own "
+                "options: --launcher openmpi --launcher_args '--bind-to core --map-by slot:PE=N'");
     if (o->venv_script)
         ZN_FAIL(ZINC_E_UNSUPPORTED, "--venv_script is for Python programs; zinc train needs none");
     ZN_TRY_GOTO(zn_env_forward(&exported));
@@ -160,6 +166,9 @@ zinc_status zn_native_processes(const zn_launch_options *o, zn_plan *plan, const
         plan->this_host = true;
         ZN_TRY(over_hosts(o, plan, env, p));
     } else {
+        if (plan->bound)
+            zn_warn("launch", "ranks of zinc train on one host are threads of one process, and it "
+                              "is the process that is bound");
         ZN_TRY(add_program(o, plan, &p->argv));
         if (!ranks) {
             ZN_TRY(zn_words_add(&p->argv, "--ranks"));

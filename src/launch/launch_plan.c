@@ -263,6 +263,29 @@ static zinc_status add_rank(const zn_launch_options *o, const zn_plan *plan, con
     return add_words(o, plan, &p->argv);
 }
 
+/* The cores of a rank, as far as they are known here: those of another host only where
+ * --bind_core_list names them. */
+static zinc_status add_cores(const zn_launch_options *o, const zn_plan *plan, zn_process *p)
+{
+    zinc_status status;
+    const zn_host *host = &plan->pool.hosts[p->host];
+    const bool local =
+        zn_host_is_local(host->name, false) || (o->launcher && strcmp(o->launcher, "local") == 0);
+    int *cores = NULL, n = 0, first;
+    if (!plan->bound || (!local && !o->bind_core_list))
+        return ZINC_OK;
+    if (local)
+        ZN_TRY(zn_cores_usable(o->bind_core_list, &cores, &n));
+    else
+        ZN_TRY(zn_parse_core_list(o->bind_core_list, &cores, &n));
+    zn_cores_of_rank(n, host->n_slots, p->local_rank, &first, &p->n_cores);
+    ZN_TRY_GOTO(zn_alloc_array(&p->cores, (size_t)p->n_cores + 1, sizeof *p->cores, "cores"));
+    memcpy(p->cores, cores + first, (size_t)p->n_cores * sizeof *cores);
+fail:
+    zn_free(cores);
+    return status;
+}
+
 static zinc_status add_ranks(const zn_launch_options *o, const zn_words *env, zn_plan *plan)
 {
     if (plan->native)
@@ -275,6 +298,7 @@ static zinc_status add_ranks(const zn_launch_options *o, const zn_words *env, zn
             *p = (zn_process){.rank = plan->n_processes, .host = h, .local_rank = k};
             plan->n_processes++;
             ZN_TRY(add_rank(o, plan, env, p));
+            ZN_TRY(add_cores(o, plan, p));
         }
     return ZINC_OK;
 }
@@ -354,6 +378,7 @@ zinc_status zn_plan_create_without(const zn_launch_options *o, const zn_words *l
     plan->world = zn_pool_n_slots(&plan->pool);
     ZN_TRY_GOTO(find_self(plan));
     plan->native = zn_native_program(o);
+    plan->bound = o->bind_cores || o->bind_core_list;
     ZN_TRY_GOTO(choose_address(o, plan));
     ZN_TRY_GOTO(choose_port(o, plan));
     ZN_TRY_GOTO(zn_env_collect(o->exports, o->n_exports, &env));
@@ -374,6 +399,7 @@ void zn_plan_destroy(zn_plan *plan)
     for (int i = 0; i < plan->n_processes; i++) {
         zn_words_fini(&plan->processes[i].env);
         zn_words_fini(&plan->processes[i].argv);
+        zn_free(plan->processes[i].cores);
     }
     zn_free(plan->processes);
     zn_pool_fini(&plan->pool);

@@ -25,6 +25,23 @@ static zinc_status json_hosts(const zn_plan *plan, zn_buf *out)
     return ZINC_OK;
 }
 
+static zinc_status put_cores(const zn_process *p, zn_buf *out)
+{
+    for (int i = 0; i < p->n_cores; i++)
+        ZN_TRY(zn_buf_printf(out, "%s%d", i ? "," : "", p->cores[i]));
+    return ZINC_OK;
+}
+
+/* null: it is not bound, or only its host knows. */
+static zinc_status json_cores(const zn_process *p, zn_buf *out)
+{
+    if (!p->cores)
+        return zn_buf_puts(out, "null");
+    ZN_TRY(zn_buf_puts(out, "["));
+    ZN_TRY(put_cores(p, out));
+    return zn_buf_puts(out, "]");
+}
+
 static zinc_status json_env(const zn_words *env, zn_buf *out)
 {
     for (int i = 0; i < env->n; i++) {
@@ -49,7 +66,9 @@ zinc_status zn_plan_json(const zn_plan *plan, zn_buf *out)
         const zn_process *p = &plan->processes[i];
         ZN_TRY(zn_buf_printf(out, "%s{\"rank\":%d,\"host\":", i ? "," : "", p->rank));
         ZN_TRY(json_text(out, plan->pool.hosts[p->host].name));
-        ZN_TRY(zn_buf_printf(out, ",\"local_rank\":%d,\"env\":{", p->local_rank));
+        ZN_TRY(zn_buf_printf(out, ",\"local_rank\":%d,\"cores\":", p->local_rank));
+        ZN_TRY(json_cores(p, out));
+        ZN_TRY(zn_buf_puts(out, ",\"env\":{"));
         ZN_TRY(json_env(&p->env, out));
         ZN_TRY(zn_buf_puts(out, "},\"argv\":["));
         for (int k = 0; k < p->argv.n; k++) {
@@ -63,19 +82,30 @@ zinc_status zn_plan_json(const zn_plan *plan, zn_buf *out)
 
 zinc_status zn_plan_text(const zn_plan *plan, zn_buf *out)
 {
-    ZN_TRY(zn_buf_printf(out, "%d ranks on %d hosts; rank 0 listens on %s:%d\n", plan->world,
-                         plan->pool.n, plan->master_addr, plan->master_port));
+    ZN_TRY(zn_buf_printf(out, "%d rank%s on %d host%s; rank 0 listens on %s:%d\n", plan->world,
+                         plan->world == 1 ? "" : "s", plan->pool.n, plan->pool.n == 1 ? "" : "s",
+                         plan->master_addr, plan->master_port));
     if (plan->native && plan->n_processes) {
         ZN_TRY(zn_buf_puts(out, "one command makes the ranks:\n  "));
         ZN_TRY(zn_shell_command(&plan->processes[0].argv, out));
         return zn_buf_puts(out, "\n");
     }
-    ZN_TRY(zn_buf_printf(out, "%-24s %10s %10s %10s\n", "host", "local rank", "slot", "rank"));
+    ZN_TRY(zn_buf_printf(out, "%-24s %10s %10s %10s  %s\n", "host", "local rank", "slot", "rank",
+                         "cores"));
     for (int i = 0; i < plan->n_processes; i++) {
         const zn_process *p = &plan->processes[i];
         const zn_host *host = &plan->pool.hosts[p->host];
-        ZN_TRY(zn_buf_printf(out, "%-24s %10d %10d %10d\n", host->name, p->local_rank,
+        ZN_TRY(zn_buf_printf(out, "%-24s %10d %10d %10d  ", host->name, p->local_rank,
                              host->slots[p->local_rank], p->rank));
+        if (p->cores && p->n_cores == 0)
+            ZN_TRY(zn_buf_puts(out, "none"));
+        else if (p->cores)
+            ZN_TRY(put_cores(p, out));
+        else if (plan->bound)
+            ZN_TRY(zn_buf_printf(out, "1/%d of the host's", host->n_slots));
+        else
+            ZN_TRY(zn_buf_puts(out, "all"));
+        ZN_TRY(zn_buf_puts(out, "\n"));
     }
     if (plan->n_processes) {
         ZN_TRY(zn_buf_puts(out, "each rank runs\n  "));

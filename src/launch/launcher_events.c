@@ -148,7 +148,7 @@ static zinc_status add_settings(const zn_launcher *l, const zn_host_agent *agent
     ZN_TRY(zn_words_addf(out, "inherit=%d", inherit));
     ZN_TRY(zn_words_addf(out, "remote=%d", !agent->local));
     ZN_TRY(zn_words_addf(out, "beat=%d", o->hang_timeout_s > 0));
-    ZN_TRY(zn_words_addf(out, "bind=%d", o->bind_cores || o->bind_core_list));
+    ZN_TRY(zn_words_addf(out, "bind=%d", l->plan->bound));
     ZN_TRY(zn_words_addf(out, "core_list=%s", o->bind_core_list ? o->bind_core_list : ""));
     ZN_TRY(zn_words_addf(out, "log_dir=%s", o->log_dir ? o->log_dir : ""));
     ZN_TRY(zn_words_addf(out, "log_stamp=%s", stamp));

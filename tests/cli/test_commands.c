@@ -122,6 +122,8 @@ static void help_lists_every_command(void **state)
     assert_int_equal(RUN(&text, "zinc", "help"), 0);
     for (int i = 0; i < zn_n_commands; i++)
         assert_non_null(strstr(text.data, zn_commands[i]->summary));
+    assert_non_null(zn_cli_find_command("agent")); /* of zinc launch; not for people */
+    assert_null(strstr(text.data, zn_cli_find_command("agent")->summary));
     zn_buf_fini(&text);
 }
 

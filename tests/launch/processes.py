@@ -382,6 +382,20 @@ def test_a_slow_reader_loses_no_host(tmp):
     assert data.count(b"\n") == 600000
 
 
+def test_the_plan_shows_the_cores_of_each_rank(tmp):
+    here = sorted(os.sched_getaffinity(0))
+    assert [r["cores"] for r in plan(tmp, hostfile="localhost slots=1\nw slots=2\n")["ranks"]] == [None, None, None]
+    got = plan(tmp, "--bind_cores_to_rank", hostfile="localhost slots=1\nw slots=2\n")["ranks"]
+    assert [r["cores"] for r in got] == [here, None, None], got  # what another host has is not known here
+    got = plan(tmp, "--bind_core_list", "0-4", hostfile="localhost slots=1\nw slots=2\n")["ranks"]
+    assert [r["cores"] for r in got] == [[c for c in here if c <= 4], [0, 1], [2, 3, 4]], got
+    job = Job(tmp, "--bind_core_list", "0,3,5-6", "--dry-run", "--", "prog", hostfile="w slots=2\n").end(0)
+    rows = [line.split() for line in job.text(job.out).splitlines()]
+    assert ["w", "0", "0", "0", "0,3"] in rows and ["w", "1", "1", "1", "5,6"] in rows, rows
+    job = Job(tmp, "--bind_cores_to_rank", *train(tmp, "run"), hostfile="a slots=1\nb slots=1\n").end(1)
+    holds(job.text(job.err), "--bind-to core")
+
+
 def test_cores_are_divided(tmp):
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
