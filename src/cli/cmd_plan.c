@@ -204,6 +204,7 @@ static zinc_status read_config(plan_job *job)
     ZN_TRY(override_config(job));
     ZN_TRY(zn_config_resolve(job->config, &facts));
     job->run.config = *zn_config_get(job->config);
+    job->run.checkpointing |= job->run.config.checkpoint_units;
     ZN_TRY(zn_optim_hyper_from_config(&job->run.config, &job->run.optim, &hyper));
     job->run.optim = zn_optim_lean(job->run.optim, &hyper, 1);
     return change_config(job);

@@ -12,7 +12,7 @@
  * and hint, before the load fails.
  * A key's value is "file:LINE", "default", "argument --x" or "auto: why" in origin.
  * Reading order: config.h, config_internal.h, keys.c, reader.c, bind.c, override.c, resolve.c,
- * batch.c, rules.c, print.c. Layer: config (may use base). */
+ * strategy.c, batch.c, rules.c, print.c. Layer: config (may use base). */
 #ifndef ZN_CONFIG_CONFIG_H
 #define ZN_CONFIG_CONFIG_H
 
@@ -27,6 +27,20 @@ typedef enum zn_offload_device {
     ZN_OFFLOAD_CPU,
     ZN_OFFLOAD_NVME,
 } zn_offload_device;
+
+/* What is gathered at once; fsdp.auto_wrap_policy. */
+typedef enum zn_wrap_policy {
+    ZN_WRAP_TRANSFORMER, /* the embedding, each block, the head */
+    ZN_WRAP_SIZE,        /* neighbours together up to wrap_min_num_params */
+    ZN_WRAP_NONE,        /* the whole model */
+} zn_wrap_policy;
+
+/* When the next unit's gather begins in backward; fsdp.backward_prefetch. */
+typedef enum zn_backward_prefetch {
+    ZN_BACKWARD_PRE,  /* before the current unit is computed */
+    ZN_BACKWARD_POST, /* after it */
+    ZN_BACKWARD_NO_PREFETCH,
+} zn_backward_prefetch;
 
 /* Values after zn_config_resolve. Sizes are elements unless a name says otherwise. A field that the
  * table marks "accepted" is parsed, printed and has no effect here. */
@@ -74,6 +88,16 @@ typedef struct zn_config_values {
         int64_t offload_optimizer_buffer_count;
         bool offload_optimizer_pipeline_read, offload_optimizer_pipeline_write;
         bool offload_optimizer_fast_init;
+        /* Stage 3: false keeps a unit whole from its forward to its backward. */
+        bool reshard_after_forward;
+        /* Ranks that share one copy of everything that is sharded; the others replicate it. 0: all.
+         * HYBRID_SHARD sets it to the ranks of a node. */
+        int64_t shard_size;
+        int64_t hpz_partition_size; /* ranks that share a secondary copy; 1: there is none */
+        zn_wrap_policy wrap_policy;
+        int64_t wrap_min_num_params;
+        zn_backward_prefetch backward_prefetch;
+        bool forward_prefetch;
     } zero;
     struct {
         int64_t block_size, queue_depth, intra_op_parallelism;
@@ -109,6 +133,7 @@ typedef struct zn_config_values {
         int64_t profile_step;
         char *output_file; /* NULL: stderr */
     } flops_profiler;
+    bool checkpoint_units; /* fsdp.activation_checkpointing: as --gradient_checkpointing */
     struct {
         bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
         int64_t number_checkpoints;
@@ -132,6 +157,7 @@ typedef struct zn_config_facts {
     int64_t n_samples;   /* training samples, from which max_steps follows with n_epochs */
     double n_epochs;
     int64_t default_micro_batch; /* where nothing else gives one; 0: that is an error */
+    int64_t ranks_per_node;      /* for HYBRID_SHARD */
 } zn_config_facts;
 
 /** Read a ds_config.json. path NULL: an empty configuration, all defaults. Not collective.

@@ -101,8 +101,8 @@ typedef enum zn_store {
     ZN_STORE_I64,
     ZN_STORE_F64,
     ZN_STORE_TEXT,
-    ZN_STORE_TRI, /* int: -1 not given, 0, 1 */
-    ZN_STORE_DEVICE,
+    ZN_STORE_TRI,    /* int: -1 not given, 0, 1 */
+    ZN_STORE_CHOICE, /* an enum whose values are the places of the row's words */
     ZN_STORE_BETAS,
     ZN_STORE_COMM_DTYPE,
     ZN_STORE_ACCUM_DTYPE,
@@ -236,6 +236,10 @@ void zn_config_store(const zn_slot *slots, zn_config_values *values);
 /** Resolve the batch triad in config->resolved; errors are collected. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_resolve_batch(zn_config *config, int64_t world_size,
                                                     int64_t default_micro_batch);
+/** What fsdp.sharding_strategy means for the stage, the shards and the schedule, in
+ *  config->resolved; contradictions are collected. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_config_resolve_strategy(zn_config *config,
+                                                       const zn_config_facts *facts);
 /** Rules that span keys, after every value is known; errors are collected. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_check_rules(zn_config *config);
 

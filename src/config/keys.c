@@ -45,6 +45,8 @@
 #define PARAMS_ON_DISK "parameters are not offloaded to disk"
 #define PINNED "there is no page-locked memory without an accelerator"
 #define OVERLAPS "reading, updating and writing always overlap"
+#define ALL_RANKS "everything is sharded over all ranks"
+#define UNITS "the units are the embedding, each block and the head"
 #define SCALED "the loss carries the division and sums over ranks are fp32, so none is needed"
 #define NO_MODULES "the profile is of phases, not of modules"
 #define METRICS "metrics are in metrics.jsonl, and in CSV or TensorBoard files where asked for"
@@ -344,7 +346,7 @@ const zn_key zn_keys[] = {
     A("zero_optimization.enable_sanity_checks", BOOL, "false", "debug builds check collectives",
       .doc = "check collectives across ranks"),
     R("zero_optimization.zero_hpz_partition_size", INT, "1", "Zinc has no secondary shards",
-      .min = 1, .doc = "ZeRO++: ranks that share a second copy"),
+      .min = 1, TO(I64, zero.hpz_partition_size), .doc = "ZeRO++: ranks that share a second copy"),
     R("zero_optimization.zero_quantized_weights", BOOL, "false", NO_GPU_COMPRESSION,
       .doc = "ZeRO++: gather in int8"),
     R("zero_optimization.zero_quantized_nontrainable_weights", BOOL, "false", NO_GPU_COMPRESSION,
@@ -363,7 +365,7 @@ const zn_key zn_keys[] = {
     H("zero_optimization.offload_param", BLOCK, NULL, .flags = ZN_KEY_NULL,
       .doc = "where shards of parameters lie, stage 3"),
     H("zero_optimization.offload_param.device", CHOICE, "none", .words = "none cpu nvme",
-      .flags = ZN_KEY_AUTO, TO(DEVICE, zero.offload_param), .doc = "none: with the computation"),
+      .flags = ZN_KEY_AUTO, TO(CHOICE, zero.offload_param), .doc = "none: with the computation"),
     A("zero_optimization.offload_param.nvme_path", TEXT, "null", PARAMS_ON_DISK,
       .flags = ZN_KEY_AUTO | ZN_KEY_NULL, TO(TEXT, zero.offload_param_nvme_path),
       .doc = "folder for the files of device nvme"),
@@ -379,7 +381,7 @@ const zn_key zn_keys[] = {
     H("zero_optimization.offload_optimizer", BLOCK, NULL, .flags = ZN_KEY_NULL,
       .doc = "where optimizer state lies and is updated"),
     H("zero_optimization.offload_optimizer.device", CHOICE, "none", .words = "none cpu nvme",
-      .flags = ZN_KEY_AUTO, TO(DEVICE, zero.offload_optimizer),
+      .flags = ZN_KEY_AUTO, TO(CHOICE, zero.offload_optimizer),
       .doc = "none: with the computation"),
     H("zero_optimization.offload_optimizer.nvme_path", TEXT, "null",
       .flags = ZN_KEY_AUTO | ZN_KEY_NULL, TO(TEXT, zero.offload_optimizer_nvme_path),
@@ -449,6 +451,50 @@ const zn_key zn_keys[] = {
       .doc = "GPUDirect Storage"),
     L("aio.thread_count", INT, "aio.intra_op_parallelism", .doc = "old name"),
     L("aio.num_threads", INT, "aio.intra_op_parallelism", .doc = "name that ds_nvme_tune prints"),
+
+    /* ---- FSDP: a block of Zinc's own, at the top, where DeepSpeed ignores it ---- */
+    H("fsdp", BLOCK, NULL,
+      .doc = "what an FSDP configuration says beyond ZeRO's keys; `zinc config convert` writes it"),
+    H("fsdp.sharding_strategy", CHOICE, "null",
+      .words = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2",
+      .flags = ZN_KEY_NULL | ZN_KEY_NO_CASE,
+      .doc = "sets the stage: FULL_SHARD 3, SHARD_GRAD_OP 3 with reshard_after_forward false, "
+             "NO_SHARD 0; the HYBRID ones as the first two, inside a node"),
+    H("fsdp.reshard_after_forward", BOOL, "true", TO(BOOL, zero.reshard_after_forward),
+      .doc = "false: a unit stays gathered from its forward to its backward, stage 3"),
+    R("fsdp.shard_size", INT, "0", ALL_RANKS, TO(I64, zero.shard_size),
+      .doc = "ranks that share one copy of what is sharded; 0: all, HYBRID: the ranks of a node"),
+    R("fsdp.auto_wrap_policy", CHOICE, "TRANSFORMER_BASED_WRAP", UNITS,
+      .words = "TRANSFORMER_BASED_WRAP SIZE_BASED_WRAP NO_WRAP", .flags = ZN_KEY_NO_CASE,
+      TO(CHOICE, zero.wrap_policy), .doc = "what is gathered at once"),
+    A("fsdp.transformer_layer_cls_to_wrap", TEXT, "null", UNITS,
+      .flags = ZN_KEY_NULL | ZN_KEY_FULFILLED, .doc = "classes of the blocks, separated by commas"),
+    A("fsdp.min_num_params", INT, "100000000", "it belongs to SIZE_BASED_WRAP",
+      TO(I64, zero.wrap_min_num_params), .doc = "smallest unit of SIZE_BASED_WRAP, elements"),
+    H("fsdp.backward_prefetch", CHOICE, "BACKWARD_PRE",
+      .words = "BACKWARD_PRE BACKWARD_POST NO_PREFETCH", .flags = ZN_KEY_NO_CASE,
+      TO(CHOICE, zero.backward_prefetch),
+      .doc = "NO_PREFETCH: stage3_prefetch_bucket_size 0; the other two gather ahead within it"),
+    A("fsdp.forward_prefetch", BOOL, "false",
+      "units are always gathered ahead, within stage3_prefetch_bucket_size",
+      .flags = ZN_KEY_FULFILLED, TO(BOOL, zero.forward_prefetch),
+      .doc = "gather the next unit in forward"),
+    A("fsdp.state_dict_type", CHOICE, "FULL_STATE_DICT",
+      "a saved model is always whole, and a checkpoint always in shards",
+      .words = "FULL_STATE_DICT SHARDED_STATE_DICT LOCAL_STATE_DICT",
+      .flags = ZN_KEY_NO_CASE | ZN_KEY_FULFILLED, .doc = "form of what is saved"),
+    A("fsdp.cpu_ram_efficient_loading", BOOL, "true", "each rank reads only its shard",
+      .flags = ZN_KEY_FULFILLED, .doc = "load the model on one rank only"),
+    A("fsdp.sync_module_states", BOOL, "true", "all ranks read the same file",
+      .flags = ZN_KEY_FULFILLED, .doc = "take the values of rank 0 at the start"),
+    A("fsdp.use_orig_params", BOOL, "true", "parameters always keep their names and shapes",
+      .flags = ZN_KEY_FULFILLED, .doc = "original parameters instead of flat ones"),
+    A("fsdp.limit_all_gathers", BOOL, "true", "stage3_max_live_parameters is the limit",
+      .flags = ZN_KEY_FULFILLED, .doc = "bound what is gathered ahead"),
+    H("fsdp.activation_checkpointing", BOOL, "false", TO(BOOL, checkpoint_units),
+      .doc = "keep only the input of each block, as --gradient_checkpointing"),
+    R("fsdp.activation_checkpointing_offload", BOOL, "false", "kept inputs stay on the device",
+      .doc = "keep them on the host"),
 
     /* ---- what is logged ---- */
     H("tensorboard", BLOCK, NULL, .doc = "TensorBoard files"),

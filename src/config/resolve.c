@@ -211,6 +211,7 @@ static zinc_status write_origins(zn_config *config)
 static zinc_status resolve_all(zn_config *config, const zn_config_facts *facts)
 {
     ZN_TRY(start(config));
+    ZN_TRY(zn_config_resolve_strategy(config, facts));
     ZN_TRY(zn_config_resolve_batch(config, facts->world_size, facts->default_micro_batch));
     resolve_trainer_defaults(config);
     ZN_TRY(resolve_schedule(config, facts));

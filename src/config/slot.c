@@ -111,13 +111,15 @@ zinc_status zn_slot_origin(const zn_config *config, const zn_slot *slot, char **
     }
 }
 
-static zn_offload_device device_of(const zn_slot *slot)
+/* The place of a choice among the row's words; 0, the first, if there is none. */
+static int choice_of(const zn_key *key, const zn_slot *slot)
 {
-    if (slot->state != ZN_SLOT_GIVEN)
-        return ZN_OFFLOAD_NONE;
-    return strcmp(slot->text, "cpu") == 0    ? ZN_OFFLOAD_CPU
-           : strcmp(slot->text, "nvme") == 0 ? ZN_OFFLOAD_NVME
-                                             : ZN_OFFLOAD_NONE;
+    const char *word;
+    size_t n;
+    for (int i = 0; slot->state == ZN_SLOT_GIVEN && zn_word_at(key->words, i, &word, &n); i++)
+        if (strlen(slot->text) == n && strncasecmp(slot->text, word, n) == 0)
+            return i;
+    return 0;
 }
 
 /* The types that a CHOICE row allows all parse. */
@@ -179,9 +181,9 @@ void zn_config_store(const zn_slot *slots, zn_config_values *values)
             memcpy(field, &text, sizeof text);
             break;
         }
-        case ZN_STORE_DEVICE: {
-            const zn_offload_device device = device_of(slot);
-            memcpy(field, &device, sizeof device);
+        case ZN_STORE_CHOICE: {
+            const int choice = choice_of(key, slot);
+            memcpy(field, &choice, sizeof choice);
             break;
         }
         case ZN_STORE_BETAS:

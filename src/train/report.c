@@ -171,7 +171,7 @@ static zinc_status append_advice(const zn_train_setup *setup, const zn_param_lis
                              .list = list,
                              .config = *setup->values,
                              .optim = setup->optim,
-                             .checkpointing = o->gradient_checkpointing,
+                             .checkpointing = setup->checkpointing,
                              .shared = zn_train_engine_params(setup, NULL, NULL).share_parameters,
                              .block_size = setup->block_size,
                              .n_threads = setup->threads,

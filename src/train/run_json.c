@@ -160,7 +160,7 @@ static zinc_status append_options(const zn_train_setup *s, zn_buf *out)
         COUNT_OF("eval_steps", o->eval_steps),
         COUNT_OF("save_steps", o->save_steps),
         REAL_OF("dropout", o->dropout),
-        FLAG_OF("gradient_checkpointing", o->gradient_checkpointing),
+        FLAG_OF("gradient_checkpointing", s->checkpointing),
         FLAG_OF("share_parameters", o->share_parameters),
         TEXT_OF("loss_average",
                 o->loss_average == ZN_LOSS_AVERAGE_TOKENS ? "tokens" : "micro_batches"),

@@ -221,6 +221,7 @@ static zinc_status resolve_config(zn_train_setup *s)
     const zinc_status status = zn_config_resolve(s->config, &facts);
     ZN_TRY(report_config(s->config, status));
     s->values = zn_config_get(s->config);
+    s->checkpointing = o->gradient_checkpointing || s->values->checkpoint_units;
     ZN_TRY(set_lengths(s));
     return set_optimizer(s);
 }
@@ -360,7 +361,7 @@ zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *
                               .hyper = setup->hyper,
                               .schedule = setup->schedule,
                               .decay_all = setup->decay_all,
-                              .activation_checkpointing = o->gradient_checkpointing,
+                              .activation_checkpointing = setup->checkpointing,
                               .dropout_scale = 1,
                               .share_parameters = o->share_parameters && !o->device_limit &&
                                                   !(o->link_bytes_per_s > 0),

@@ -31,6 +31,7 @@ typedef struct zn_train_setup {
     zn_optim_hyper hyper;
     zn_lr_schedule schedule;
     bool decay_all;
+    bool checkpointing; /* asked for by option or file */
     zn_dtype save_dtype;
     int n_ranks, threads;
     int64_t block_size;

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FSDP's strategies as stages, shard groups and schedules. */
+#include "config/config_test.h"
+
+#define MB "\"train_micro_batch_size_per_gpu\":1,"
+
+static void a_strategy_sets_the_stage_and_says_so(void **state)
+{
+    static const struct {
+        const char *name;
+        int stage;
+        bool reshards;
+    } cases[] = {{"FULL_SHARD", 3, true}, {"SHARD_GRAD_OP", 3, false}, {"no_shard", 0, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{" MB "\"fsdp\":{\"sharding_strategy\":\"%s\"}}",
+                 cases[i].name);
+        zn_config *config = resolved(text, 4);
+        const zn_config_values *v = zn_config_get(config);
+        assert_int_equal(v->zero.stage, cases[i].stage);
+        assert_int_equal(v->zero.reshard_after_forward, cases[i].reshards);
+        assert_string_equal(zn_config_origin(config, "zero_optimization.stage"),
+                            "auto: fsdp.sharding_strategy");
+        zn_config_destroy(config);
+    }
+}
+
+static void a_unit_that_is_not_resharded_is_always_near_its_reuse(void **state)
+{
+    (void)state;
+    zn_config *config = resolved("{" MB "\"zero_optimization\":{\"stage\":3},"
+                                 "\"fsdp\":{\"reshard_after_forward\":false}}",
+                                 2);
+    assert_int_equal(zn_config_get(config)->zero.max_reuse_distance, INT64_MAX);
+    assert_int_equal(zn_config_get(config)->zero.max_live_parameters, INT64_MAX);
+    zn_config_destroy(config);
+}
+
+static void a_stage_that_is_not_the_strategys_is_refused(void **state)
+{
+    (void)state;
+    refused("{" MB "\"zero_optimization\":{\"stage\":2},\n"
+            "\"fsdp\":{\"sharding_strategy\":\"FULL_SHARD\"}}",
+            "zero_optimization.stage: fsdp.sharding_strategy FULL_SHARD (line 2)", "leave one");
+    refused("{" MB "\"fsdp\":{\"sharding_strategy\":\"SHARD_GRAD_OP\","
+            "\"reshard_after_forward\":true}}",
+            "fsdp.reshard_after_forward", "SHARD_GRAD_OP");
+    zn_config_destroy(resolved("{" MB "\"zero_optimization\":{\"stage\":3},"
+                               "\"fsdp\":{\"sharding_strategy\":\"FULL_SHARD\"}}",
+                               2));
+}
+
+static void strategies_inside_a_node_are_refused_by_name(void **state)
+{
+    (void)state;
+    refused("{" MB "\"fsdp\":{\"sharding_strategy\":\"HYBRID_SHARD\"}}", "fsdp.sharding_strategy",
+            "not supported");
+    refused("{" MB "\"fsdp\":{\"shard_size\":2}}", "fsdp.shard_size", "not supported");
+    refused("{" MB "\"fsdp\":{\"auto_wrap_policy\":\"NO_WRAP\"}}", "fsdp.auto_wrap_policy",
+            "not supported");
+}
+
+static void no_prefetch_switches_prefetching_off(void **state)
+{
+    (void)state;
+    zn_config *config = resolved("{" MB "\"fsdp\":{\"sharding_strategy\":\"FULL_SHARD\","
+                                 "\"backward_prefetch\":\"NO_PREFETCH\"}}",
+                                 2);
+    assert_int_equal(zn_config_get(config)->zero.prefetch_bucket_size, 0);
+    assert_int_equal(zn_config_get(config)->zero.backward_prefetch, ZN_BACKWARD_NO_PREFETCH);
+    zn_config_destroy(config);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_strategy_sets_the_stage_and_says_so),
+    cmocka_unit_test(a_unit_that_is_not_resharded_is_always_near_its_reuse),
+    cmocka_unit_test(a_stage_that_is_not_the_strategys_is_refused),
+    cmocka_unit_test(strategies_inside_a_node_are_refused_by_name),
+    cmocka_unit_test(no_prefetch_switches_prefetching_off),
+};
+
+ZN_TEST_MAIN(tests)
