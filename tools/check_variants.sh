@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds with parts left out compile, say so in `zinc env`, and train: tools/check_variants.sh
-# [OPTION...], default each of SIMD, OPENMP, DNNL and MPI off, and all of them off. The folders
+# [OPTION...], default each of SIMD, OPENMP, DNNL, MPI and URING off, and all of them off. The folders
 # build/variant-* stay, so that a second time is quick.
 set -uo pipefail
 export PATH LC_ALL=C
@@ -33,7 +33,7 @@ variant() {
 if [ $# != 0 ]; then
     variant "$(tr '[:upper:] ' '[:lower:]-' <<<"$*")" "$@"
 else
-    for one in SIMD OPENMP DNNL MPI; do variant "${one,,}" "$one"; done
-    variant all SIMD OPENMP DNNL MPI
+    for one in SIMD OPENMP DNNL MPI URING; do variant "${one,,}" "$one"; done
+    variant all SIMD OPENMP DNNL MPI URING
 fi
 exit $failed

@@ -17,7 +17,8 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_s
           "hidden_act": "silu", "initializer_range": 0.05}
 # What `zinc env --json` says where a part is not there: (row, beginning of its value).
 ABSENT = {"SIMD": ("isa", "ref"), "OPENMP": ("openmp", "not in this build"),
-          "MPI": ("mpi", "not in this build"), "DNNL": ("onednn", "not in this build")}
+          "MPI": ("mpi", "not in this build"), "DNNL": ("onednn", "not in this build"),
+          "URING": ("io_uring", "not in this build")}
 
 
 def run(zinc, *words):

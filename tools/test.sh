@@ -71,7 +71,7 @@ check "layers" python3 tools/check_layers.py
 check "source" python3 tools/check_source.py
 check "format" tools/check_format.sh
 check "headers" tools/check_headers.sh
-check "a build without SIMD, OpenMP, oneDNN and MPI" tools/check_variants.sh SIMD OPENMP DNNL MPI
+check "a build without SIMD, OpenMP, oneDNN, MPI and io_uring" tools/check_variants.sh SIMD OPENMP DNNL MPI URING
 
 wrap=()
 tests dev

@@ -260,6 +260,28 @@ static zinc_status report_openmp(const env_report *report)
     return print_row(report, &row);
 }
 
+static zinc_status report_uring(const env_report *report)
+{
+    void *(*probe_fn)(void) = NULL;
+    void (*free_fn)(void *) = NULL;
+    env_row row = {
+        .name = "io_uring", .unit = "", .needed_for = "several disk requests at once", .hint = ""};
+    if (!find_function(report, "io_uring_get_probe", &probe_fn) ||
+        !find_function(report, "io_uring_free_probe", &free_fn)) {
+        set_value(&row, "not in this build");
+        row.hint = "install liburing-dev and build with -DZINC_URING=ON; offload works without it";
+        return print_row(report, &row);
+    }
+    void *probe = probe_fn();
+    set_value(&row, "%s", probe ? "yes" : "refused by the kernel");
+    if (probe)
+        free_fn(probe);
+    else
+        row.hint = "sysctl kernel.io_uring_disabled=0, or a container's seccomp profile; offload "
+                   "works without it, one request at a time";
+    return print_row(report, &row);
+}
+
 static zinc_status report_text_libraries(const env_report *report)
 {
     int (*pcre2_fn)(uint32_t, void *) = NULL;
@@ -321,6 +343,7 @@ static zinc_status report_all(const env_report *report)
     ZN_TRY(report_gemm(report));
     ZN_TRY(report_openmp(report));
     ZN_TRY(report_mpi(report));
+    ZN_TRY(report_uring(report));
     ZN_TRY(report_text_libraries(report));
     return report_variables(report);
 }

@@ -41,7 +41,7 @@
 #define NO_GPU_COMPRESSION "Zinc does not compress what ranks exchange"
 #define MASTERS "Zinc keeps fp32 master weights"
 #define FILES "Zinc has its own checkpoint format"
-#define DISK_OFFLOAD "disk offload has buffers and requests of its own sizes"
+#define WINDOWS "three windows of at most 4,194,304 elements: one read, one updated, one written"
 #define PARAMS_ON_DISK "parameters are not offloaded to disk"
 #define PINNED "there is no page-locked memory without an accelerator"
 #define OVERLAPS "reading, updating and writing always overlap"
@@ -386,7 +386,7 @@ const zn_key zn_keys[] = {
     H("zero_optimization.offload_optimizer.nvme_path", TEXT, "null",
       .flags = ZN_KEY_AUTO | ZN_KEY_NULL, TO(TEXT, zero.offload_optimizer_nvme_path),
       .doc = "folder for the files of device nvme"),
-    A("zero_optimization.offload_optimizer.buffer_count", INT, "4", DISK_OFFLOAD, .min = 1,
+    A("zero_optimization.offload_optimizer.buffer_count", INT, "4", WINDOWS, .min = 1,
       TO(I64, zero.offload_optimizer_buffer_count), .doc = "staging buffers of device nvme"),
     A("zero_optimization.offload_optimizer.pin_memory", BOOL, "true", PINNED,
       .flags = ZN_KEY_FULFILLED, TO(BOOL, zero.offload_optimizer_pin_memory),
@@ -436,17 +436,18 @@ const zn_key zn_keys[] = {
       .doc = "MiCS: gather in two levels"),
     X("zero_optimization.zeropp_loco_param", NAMES, NULL, NO_GPU_COMPRESSION, .flags = ZN_KEY_NULL,
       .doc = "ZeRO++: error feedback"),
-    A("aio", BLOCK, NULL, NULL, .doc = "how files of device nvme are read and written"),
-    A("aio.block_size", INT, "1048576", DISK_OFFLOAD, .min = 1, TO(I64, aio.block_size),
-      .doc = "bytes of one request"),
-    A("aio.queue_depth", INT, "8", DISK_OFFLOAD, .min = 1, TO(I64, aio.queue_depth),
-      .doc = "requests in flight"),
-    A("aio.intra_op_parallelism", INT, "1", DISK_OFFLOAD, .min = 1,
-      TO(I64, aio.intra_op_parallelism), .doc = "threads that one transfer is split over"),
-    A("aio.single_submit", BOOL, "false", DISK_OFFLOAD, TO(BOOL, aio.single_submit),
-      .doc = "submit requests one by one"),
-    A("aio.overlap_events", BOOL, "true", DISK_OFFLOAD, TO(BOOL, aio.overlap_events),
-      .doc = "submit and wait at the same time"),
+    H("aio", BLOCK, NULL, .doc = "how files of device nvme are read and written"),
+    H("aio.block_size", INT, "1048576", .min = 1, TO(I64, aio.block_size),
+      .doc = "bytes of one request, rounded up to 4096"),
+    H("aio.queue_depth", INT, "8", .min = 1, TO(I64, aio.queue_depth),
+      .doc =
+          "requests in flight of each thread and direction, at most 1024 (one without io_uring)"),
+    H("aio.intra_op_parallelism", INT, "1", .min = 1, TO(I64, aio.intra_op_parallelism),
+      .doc = "threads that one transfer is split over, at most 64"),
+    H("aio.single_submit", BOOL, "false", TO(BOOL, aio.single_submit),
+      .doc = "a system call for each request, not for all that can start"),
+    H("aio.overlap_events", BOOL, "true", TO(BOOL, aio.overlap_events),
+      .doc = "start a request when another ends; false: when all of a batch have ended"),
     R("aio.use_gds", BOOL, "false", "Zinc reads files through the host",
       .doc = "GPUDirect Storage"),
     L("aio.thread_count", INT, "aio.intra_op_parallelism", .doc = "old name"),

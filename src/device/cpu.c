@@ -48,7 +48,8 @@ static void *cpu_alloc(zn_place place, size_t n_bytes)
     (void)place;
     if (n_bytes >= MAP_FROM_BYTES)
         return map_aligned(n_bytes);
-    return posix_memalign(&ptr, ALIGNMENT, n_bytes ? n_bytes : 1) == 0 ? ptr : NULL;
+    const size_t alignment = n_bytes >= PAGE_BYTES ? PAGE_BYTES : ALIGNMENT;
+    return posix_memalign(&ptr, alignment, n_bytes ? n_bytes : 1) == 0 ? ptr : NULL;
 }
 
 static void cpu_free(zn_place place, void *ptr, size_t n_bytes)

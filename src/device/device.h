@@ -76,9 +76,10 @@ const char *zn_device_name(const zn_device *dev);
 int zn_device_rank(const zn_device *dev);
 int zn_device_n_threads(const zn_device *dev);
 
-/** Allocate n_bytes (64-byte aligned, huge pages asked for from 2 MiB on; not zeroed) and charge
- *  them. `what` must outlive the allocation (a literal); it is what messages call it.
- *  Errors: E_NOMEM, whose message has the request, the category table and the limit. */
+/** Allocate n_bytes (64-byte aligned, from 4 KiB on page-aligned, huge pages asked for from 2 MiB
+ *  on; not zeroed) and charge them. `what` must outlive the allocation (a literal); it is what
+ * messages call it. Errors: E_NOMEM, whose message has the request, the category table and the
+ * limit. */
 ZINC_MUST_CHECK zinc_status zn_device_alloc(zn_device *dev, zn_place place,
                                             zn_mem_category category, size_t n_bytes,
                                             const char *what, void *out);

@@ -68,6 +68,11 @@ void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
     out->optimizer_tier = tier_of(c->zero.offload_optimizer);
     out->param_tier = tier_of(c->zero.offload_param);
     out->disk_path = c->zero.offload_optimizer_nvme_path;
+    out->disk_io = (zn_disk_io){.block_bytes = c->aio.block_size,
+                                .queue_depth = c->aio.queue_depth,
+                                .n_workers = c->aio.intra_op_parallelism,
+                                .single_submit = c->aio.single_submit,
+                                .overlap_events = c->aio.overlap_events};
     out->offload_ratio = c->zero.offload_optimizer_ratio;
 }
 

@@ -5,30 +5,22 @@
  *        ==link==> parameters (device)         masters and states: host slabs, or windows on disk
  *
  * An offloaded shard is one row of elements over all offloaded regions, in layout order. It is
- * worked on in windows of at most ZN_ZERO_WINDOW elements, so every buffer here has a stated size.
- * The two directions of the link and the disk are streams of their own; each buffer comes in pairs,
- * so that a window's update runs beside its neighbours' transfers. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* O_DIRECT, O_TMPFILE */
-#endif
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
+ * worked on in windows of at most ZN_ZERO_CHUNK elements, so every buffer here has a stated size.
+ * The two directions of the link and of the disk are streams of their own; buffers of the link come
+ * in pairs and windows in threes, so that an update runs beside its neighbours' transfers. */
 #include <string.h>
-#include <unistd.h>
 
-#include "base/fs.h"
-#include "base/log.h"
 #include "zero/zero_internal.h"
-
-#define ZN_ZERO_WINDOW ((int64_t)1 << 22) /* most elements of a window */
-#define DISK_ALIGN 4096                   /* bytes; O_DIRECT asks for it */
-#define DISK_ALIGN_ELEMS (DISK_ALIGN / (int64_t)sizeof(float))
 
 static int64_t round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
+}
+
+int64_t zn_zero_window_elems(int64_t offloaded_elems)
+{
+    const int64_t n = round_up(offloaded_elems, ZN_ZERO_BLOCK);
+    return n < ZN_ZERO_CHUNK ? n : ZN_ZERO_CHUNK;
 }
 
 static int n_states(const zn_zero *zero)
@@ -185,48 +177,23 @@ static zinc_status alloc_out(zn_zero *zero)
     return ZINC_OK;
 }
 
-/* A file without a name: whatever happens to this process, nothing stays behind. */
-static zinc_status open_disk(zn_zero *zero, int64_t n_bytes)
+static int64_t disk_run_bytes(const zn_zero *zero)
 {
-    const char *dir = zero->p.disk_path;
-    if (!dir || !*dir)
-        ZN_FAIL(ZINC_E_CONFIG, "offload to nvme needs nvme_path");
-    ZN_TRY(zn_fs_mkdirs(dir)); /* as DeepSpeed does */
-    zero->disk_fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
-    zero->disk_direct = zero->disk_fd >= 0;
-    if (zero->disk_fd < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
-        zn_info("zero", "%s does not take direct I/O; the page cache is used", dir);
-        zero->disk_fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    }
-    if (zero->disk_fd < 0) {
-        zero->disk_fd = 0;
-        ZN_FAIL(ZINC_E_IO, "cannot make a file in nvme_path %s: %s", dir, strerror(errno));
-    }
-    const int error = posix_fallocate(zero->disk_fd, 0, n_bytes);
-    if (error != 0)
-        ZN_FAIL(ZINC_E_IO,
-                "nvme_path %s has no room for the %lld bytes of this rank's optimizer state: %s",
-                dir, (long long)n_bytes, strerror(error));
-    return zn_strdup(dir, &zero->disk_file);
-}
-
-static int64_t disk_run_elems(const zn_zero *zero)
-{
-    return round_up(zero->offloaded_elems, DISK_ALIGN_ELEMS);
+    return round_up(zero->offloaded_elems, ZN_ZERO_BLOCK) * (int64_t)sizeof(float);
 }
 
 static zinc_status alloc_disk(zn_zero *zero)
 {
     const int64_t runs = 1 + n_states(zero);
-    ZN_TRY(open_disk(zero, runs * disk_run_elems(zero) * (int64_t)sizeof(float)));
-    for (int i = 0; i < 2; i++) {
-        /* from 2 MiB on an allocation begins on a page, which O_DIRECT asks for */
-        int64_t n_bytes = runs * zero->window_elems * (int64_t)sizeof(float);
-        n_bytes = n_bytes < (2 << 20) ? 2 << 20 : n_bytes;
-        ZN_TRY(host_alloc(zero, ZN_MEM_BUFFERS, n_bytes, "a window of optimizer state",
-                          &zero->windows[i].buffer));
-    }
-    return zn_stream_create(zero->p.dev, "optimizer state on disk", &zero->disk_stream);
+    const zn_disk_params params = {.dir = zero->p.disk_path,
+                                   .n_bytes = runs * disk_run_bytes(zero),
+                                   .what = "optimizer state",
+                                   .io = zero->p.disk_io};
+    ZN_TRY(zn_disk_open(zero->p.dev, &params, &zero->disk));
+    for (int i = 0; i < ZN_ZERO_N_WINDOWS; i++)
+        ZN_TRY(host_alloc(zero, ZN_MEM_BUFFERS, runs * zero->window_elems * (int64_t)sizeof(float),
+                          "a window of optimizer state", &zero->windows[i].buffer));
+    return ZINC_OK;
 }
 
 zinc_status zn_zero_offload_alloc(zn_zero *zero)
@@ -237,9 +204,7 @@ zinc_status zn_zero_offload_alloc(zn_zero *zero)
         ZN_TRY(alloc_host_params(zero));
     if (zero->offloaded_elems == 0)
         return ZINC_OK;
-    zero->window_elems = round_up(zero->offloaded_elems, DISK_ALIGN_ELEMS);
-    if (zero->window_elems > ZN_ZERO_WINDOW)
-        zero->window_elems = ZN_ZERO_WINDOW;
+    zero->window_elems = zn_zero_window_elems(zero->offloaded_elems);
     ZN_TRY(alloc_host_optimizer(zero));
     ZN_TRY(alloc_landing(zero));
     ZN_TRY(alloc_out(zero));
@@ -257,10 +222,7 @@ void zn_zero_offload_free(zn_zero *zero)
             if (links[i])
                 zn_ignore(zn_stream_sync(links[i], -1)); /* an error was told before */
     }
-    zn_stream_destroy(zero->disk_stream);
-    if (zero->disk_fd > 0)
-        close(zero->disk_fd);
-    zn_free(zero->disk_file);
+    zn_disk_close(zero->disk); /* before the memory that it reads and writes */
     zn_device_free(dev, zero->host_param_slab);
     zn_device_free(dev, zero->host_master_slab);
     zn_device_free(dev, zero->host_grad_slab);
@@ -269,8 +231,9 @@ void zn_zero_offload_free(zn_zero *zero)
     for (int i = 0; i < 2; i++) {
         zn_device_free(dev, zero->landing[i]);
         zn_device_free(dev, zero->out[i]);
-        zn_device_free(dev, zero->windows[i].buffer);
     }
+    for (int i = 0; i < ZN_ZERO_N_WINDOWS; i++)
+        zn_device_free(dev, zero->windows[i].buffer);
     zn_device_free(dev, zero->bounce);
 }
 
@@ -391,77 +354,48 @@ zinc_status zn_zero_out_wait(zn_zero *zero)
 
 /* ---- windows on disk ---- */
 
-typedef struct disk_args {
-    zn_zero *zero;
-    char *memory;
-    int64_t offset; /* bytes in the file */
-    size_t n_bytes;
-    bool write;
-} disk_args;
-
-static zinc_status disk_work(void *arg)
+static zinc_status submit_window(zn_zero *zero, int64_t index, bool write, zn_event after)
 {
-    const disk_args *io = arg;
-    size_t done = 0;
-    if (io->write)
-        return zn_fs_pwrite_all(io->zero->disk_fd, io->memory, io->n_bytes, io->offset,
-                                io->zero->disk_file);
-    while (done < io->n_bytes) {
-        const ssize_t n = pread(io->zero->disk_fd, io->memory + done, io->n_bytes - done,
-                                io->offset + (int64_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            ZN_FAIL(ZINC_E_IO, "cannot read %zu bytes at offset %lld of the swap file in %s: %s",
-                    io->n_bytes - done, (long long)(io->offset + (int64_t)done),
-                    io->zero->disk_file, n < 0 ? strerror(errno) : "it is shorter");
-        done += (size_t)n;
-    }
-    return ZINC_OK;
-}
-
-static zinc_status submit_window(zn_zero *zero, int64_t index, bool write)
-{
-    zn_zero_window *window = &zero->windows[index % 2];
+    zn_zero_window *window = &zero->windows[index % ZN_ZERO_N_WINDOWS];
+    zn_disk_run runs[1 + ZN_OPTIM_MAX_STATES];
     window->first = index * zero->window_elems;
     window->n = zero->offloaded_elems - window->first;
     if (window->n > zero->window_elems)
         window->n = zero->window_elems;
-    const size_t n_bytes = (size_t)round_up(window->n, DISK_ALIGN_ELEMS) * sizeof(float);
-    for (int k = 0; k < 1 + n_states(zero); k++) {
-        const disk_args io = {.zero = zero,
-                              .memory = (char *)(window->buffer + k * zero->window_elems),
-                              .offset = (k * disk_run_elems(zero) + window->first) *
-                                        (int64_t)sizeof(float),
-                              .n_bytes = n_bytes,
-                              .write = write};
-        ZN_TRY(zn_stream_submit(zero->disk_stream, disk_work, &io, sizeof io, &window->ready));
+    const int n_runs = 1 + n_states(zero);
+    for (int k = 0; k < n_runs; k++) {
+        runs[k] = (zn_disk_run){
+            .memory = window->buffer + k * zero->window_elems,
+            .offset = k * disk_run_bytes(zero) + window->first * (int64_t)sizeof(float),
+            .n_bytes = round_up(window->n, ZN_ZERO_BLOCK) * (int64_t)sizeof(float)};
         *(write ? &zero->stats.disk_written_bytes : &zero->stats.disk_read_bytes) +=
             window->n * (int64_t)sizeof(float);
     }
-    return ZINC_OK;
+    return zn_disk_submit(zero->disk, write, runs, n_runs, after,
+                          write ? &window->written : &window->ready);
 }
 
-/* Reads run one window ahead; the stream's order keeps a read behind the write of the same buffer.
- */
+/* The first read of a walk comes after every write of the walks before. */
+static zinc_status read_window(zn_zero *zero, zn_zero_walk *walk, int64_t index)
+{
+    const zn_zero_window *window = &zero->windows[index % ZN_ZERO_N_WINDOWS];
+    if (walk->next_read > index || index * zero->window_elems >= zero->offloaded_elems)
+        return ZINC_OK;
+    const zn_event after = walk->next_read == 0 ? zero->last_write : window->written;
+    walk->next_read = index + 1;
+    return submit_window(zero, index, false, after);
+}
+
+/* One window is read ahead of the one that is worked on, while the one behind it is written. */
 static zinc_status open_window(zn_zero *zero, zn_zero_walk *walk, int64_t index)
 {
-    const int64_t n_windows = (zero->offloaded_elems + zero->window_elems - 1) / zero->window_elems;
-    zn_zero_window *window = &zero->windows[index % 2];
+    zn_zero_window *window = &zero->windows[index % ZN_ZERO_N_WINDOWS];
     if (walk->read) {
-        if (walk->next_read <= index)
-            ZN_TRY(submit_window(zero, index, false));
-        const zn_event ready = window->ready;
-        walk->next_read = index + 1;
-        if (index + 1 < n_windows) {
-            ZN_TRY(submit_window(zero, index + 1, false));
-            walk->next_read = index + 2;
-        }
-        ZN_TRY(zn_event_wait(ready, -1));
-    } else {
-        ZN_TRY(zn_event_wait(window->ready, -1)); /* its last write */
-        window->first = index * zero->window_elems;
+        ZN_TRY(read_window(zero, walk, index));
+        ZN_TRY(read_window(zero, walk, index + 1));
     }
+    ZN_TRY(zn_event_wait(walk->read ? window->ready : window->written, -1));
+    window->first = index * zero->window_elems;
     zero->window = window;
     zero->window_index = index;
     return ZINC_OK;
@@ -471,8 +405,13 @@ static zinc_status close_window(zn_zero *zero, const zn_zero_walk *walk)
 {
     if (!zero->window)
         return ZINC_OK;
+    zn_zero_window *window = zero->window;
     zero->window = NULL;
-    return walk->write ? submit_window(zero, zero->window_index, true) : ZINC_OK;
+    if (!walk->write)
+        return ZINC_OK;
+    ZN_TRY(submit_window(zero, zero->window_index, true, (zn_event){0}));
+    zero->last_write = window->written;
+    return ZINC_OK;
 }
 
 float *zn_zero_state_at(const zn_zero *zero, int what, const zn_zero_piece *piece, int64_t offset)
@@ -499,7 +438,7 @@ static zinc_status enter_part(zn_zero *zero, zn_zero_walk *walk)
     const int64_t left = (index + 1) * zero->window_elems - position;
     if (walk->n > left)
         walk->n = left;
-    if (!zero->disk_stream || (zero->window && zero->window_index == index))
+    if (!zero->disk || (zero->window && zero->window_index == index))
         return ZINC_OK;
     ZN_TRY(close_window(zero, walk));
     return open_window(zero, walk, index);

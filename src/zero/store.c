@@ -20,6 +20,7 @@ void zn_zero_params_defaults(zn_zero_params *out)
                             .max_reuse_distance = 1000000000,
                             .sub_group = 1000000000,
                             .share_parameters = true,
+                            .disk_io = zn_disk_io_defaults(),
                             .offload_ratio = 1};
 }
 

@@ -31,6 +31,7 @@
 
 #include "comm/comm.h"
 #include "device/device.h"
+#include "device/disk.h"
 #include "kernels/kernels.h"
 #include "optim/optim.h"
 #include "tensor/param.h"
@@ -73,7 +74,8 @@ typedef struct zn_zero_params {
     zn_zero_tier optimizer_tier;
     zn_zero_tier param_tier; /* stage 3: shards of parameters above the persistence threshold */
     const char *disk_path;   /* folder for ON_DISK, made if missing; borrowed during create */
-    double offload_ratio;    /* share of the optimizer's elements that is offloaded, by unit */
+    zn_disk_io disk_io;
+    double offload_ratio; /* share of the optimizer's elements that is offloaded, by unit */
 } zn_zero_params;
 
 /** DeepSpeed 0.19.8's defaults; dev, comm, kernels and optim NULL. */

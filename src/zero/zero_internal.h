@@ -97,8 +97,14 @@ typedef struct zn_zero_pending {
 typedef struct zn_zero_window {
     int64_t first, n; /* shard elements; n 0: none */
     float *buffer;    /* disk: (1 + n_states) runs of window_elems; NULL: the slabs are in memory */
-    zn_event ready;   /* disk: it has been read */
+    zn_event ready, written; /* disk */
 } zn_zero_window;
+
+#define ZN_ZERO_N_WINDOWS 3           /* one is read, one updated, one written */
+#define ZN_ZERO_BLOCK ((int64_t)2048) /* elements; whole blocks of the disk in every type */
+
+/** Elements of each window over so many offloaded ones. */
+int64_t zn_zero_window_elems(int64_t offloaded_elems);
 
 #define ZN_ZERO_MAX_PENDING 2 /* unit gradients in flight; as DeepSpeed's stage 3 */
 
@@ -135,15 +141,13 @@ struct zn_zero {
     void *out[2]; /* host: updated parameters on their way to the device, window_elems each */
     zn_event out_event[2];
     int out_next;
-    int64_t out_window;        /* of out[out_next]; -1: none */
-    zn_zero_window windows[2]; /* disk */
-    zn_zero_window *window;    /* the open one; NULL: everything is in memory */
+    int64_t out_window;                        /* of out[out_next]; -1: none */
+    zn_zero_window windows[ZN_ZERO_N_WINDOWS]; /* disk */
+    zn_event last_write;                       /* of any of them */
+    zn_zero_window *window;                    /* the open one; NULL: everything is in memory */
     int64_t window_index;
     int64_t window_elems;
-    zn_stream *disk_stream;
-    int disk_fd;
-    char *disk_file;
-    bool disk_direct;
+    zn_disk *disk;
 
     zn_zero_pool gather_pool, grad_pool;
     void *staging[2]; /* 16-bit wire: what a reduce bucket is rounded into */

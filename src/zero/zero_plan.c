@@ -11,10 +11,6 @@
 
 /* ---- sums ---- */
 
-#define DISK_ALIGN_ELEMS 1024           /* as offload.c: windows are whole pages, */
-#define WINDOW_ELEMS ((int64_t)1 << 22) /* at most so many elements, */
-#define WINDOW_BYTES_MIN (2 << 20)      /* and at least so many bytes */
-
 /* Elements over all regions; what offload.c and store.c sum up when they allocate. */
 typedef struct dry_sums {
     int64_t whole, shard, host_params;   /* parameters: in full, slices on the device, off it */
@@ -121,15 +117,11 @@ static void fill_buffers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_p
             sums->bucket * (int64_t)zn_dtype_size(p->wire_dtype) * (p->overlap_comm ? 2 : 1);
     if (sums->offloaded == 0)
         return;
-    int64_t window = (sums->offloaded + DISK_ALIGN_ELEMS - 1) / DISK_ALIGN_ELEMS * DISK_ALIGN_ELEMS;
-    if (window > WINDOW_ELEMS)
-        window = WINDOW_ELEMS;
+    const int64_t window = zn_zero_window_elems(sums->offloaded);
     out->buckets += 2 * sums->landing * 4;
     out->staging = sums->landing * 4 + 2 * window * (int64_t)zn_dtype_size(p->param_dtype);
-    if (p->optimizer_tier == ZN_ZERO_ON_DISK) {
-        const int64_t bytes = (1 + n_states(run)) * window * 4;
-        out->staging += 2 * (bytes < WINDOW_BYTES_MIN ? WINDOW_BYTES_MIN : bytes);
-    }
+    if (p->optimizer_tier == ZN_ZERO_ON_DISK)
+        out->staging += ZN_ZERO_N_WINDOWS * (1 + n_states(run)) * window * 4;
 }
 
 static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)

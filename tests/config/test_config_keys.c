@@ -159,7 +159,7 @@ static void the_note_of_a_key_without_effect_says_why(void **state)
         {"\"prescale_gradients\":true", "the loss carries the division"},
         {"\"gradient_predivide_factor\":2", "the loss carries the division"},
         {"\"zero_optimization\":{\"reduce_scatter\":false}", "always reduce-scattered"},
-        {"\"aio\":{\"queue_depth\":32}", "sizes"},
+        {"\"zero_optimization\":{\"offload_optimizer\":{\"buffer_count\":5}}", "three windows"},
         {"\"flops_profiler\":{\"module_depth\":2}", "not of modules"},
     };
     (void)state;
