@@ -13,7 +13,7 @@
 #include "base/fs.h"
 #include "ckpt/checksum.h"
 
-#define STAGING_BYTES ((size_t)1 << 20)
+#define STAGING_BYTES ((size_t)ZN_PART_BUFFER_BYTES)
 
 struct zn_part {
     zn_part_params p;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fault_io.c — preloaded into the program by resume.py: the n-th call of one kind on a file of a
- * checkpoint fails.   ZINC_TEST_FAULT=KIND:ERRNO:N, KIND pwrite, short, fsync, rename, fallocate.
- * When it strikes it makes the file ZINC_TEST_FAULT_MARK. */
+ * checkpoint fails.   ZINC_TEST_FAULT=KIND:ERRNO:N, KIND pwrite, short, fsync, rename, unlink or
+ * fallocate. When it strikes it makes the file ZINC_TEST_FAULT_MARK, with the process's number in
+ * it. ERRNO -1: the call never returns, so that the process can be killed inside of it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,10 +40,14 @@ static int strikes(const char *kind)
         sscanf(fault + n, ":%d:%d", &number, &nth) != 2 || atomic_fetch_add(&n_calls, 1) + 1 != nth)
         return 0;
     if (mark) {
-        const int fd = open(mark, O_WRONLY | O_CREAT, 0666);
-        if (fd >= 0)
+        const int fd = open(mark, O_WRONLY | O_CREAT | O_APPEND, 0666);
+        if (fd >= 0) {
+            dprintf(fd, "%d\n", (int)getpid());
             close(fd);
+        }
     }
+    while (number < 0)
+        pause();
     errno = number;
     return 1;
 }
@@ -77,6 +82,13 @@ int rename(const char *from, const char *to)
     int (*real)(const char *, const char *);
     *(void **)&real = next("rename");
     return is_ours(to) && strikes("rename") ? -1 : real(from, to);
+}
+
+int unlink(const char *path)
+{
+    int (*real)(const char *);
+    *(void **)&real = next("unlink");
+    return is_ours(path) && strikes("unlink") ? -1 : real(path);
 }
 
 int posix_fallocate(int fd, off_t offset, off_t n)

@@ -6,6 +6,7 @@ bits:DTYPE  a run cut in three is the unbroken one bit for bit        kill     k
 other       other stages, world sizes and precisions                  signals  SIGTERM, SIGINT, SIGUSR1
 refuse      what may not go on says why                               faults   writes, flushes and renames that fail
 damage      files that are damaged or missing are named               mpi      ranks as processes
+kills:N     kill -9 of a rank, a launcher or all, inside of writes, flushes, renames and removals and anywhere else
 deepspeed:NAME  from DeepSpeed's checkpoints
 """
 import errno
@@ -240,6 +241,128 @@ def case_kill(b):
     left = [name for suffix in ("tmp*", "old", "del") for name in glob.glob(f"{out}/*.{suffix}")]
     check(not left, f"left over: {left}")
     check(len(glob.glob(out + "/checkpoint-*")) == 2, f"--save_total_limit 2: {os.listdir(out)}")
+
+
+def _state(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "X"
+
+
+def _tree(pid):
+    """A process and all below it, parents first."""
+    found = [pid]
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):
+        try:
+            with open(task, encoding="ascii") as f:
+                children = f.read().split()
+        except OSError:
+            continue
+        for child in children:
+            found += _tree(int(child))
+    return found
+
+
+def _is_rank(pid):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            return b"OMPI_COMM_WORLD_RANK=" in f.read()
+    except OSError:
+        return False
+
+
+def _wait_for_mark(child, mark, last, out, rng):
+    """Until a call of a rank is frozen inside the file system; without a mark, until some moment of the run."""
+    if not mark:
+        if rng.random() < 0.7:  # while it trains; else anywhere, also before its first step
+            _wait_for_rows(out, last + 3)
+        time.sleep(rng.uniform(0, 0.2))
+        return []
+    until = time.time() + 60
+    while child.poll() is None and time.time() < until:
+        try:
+            with open(mark, encoding="ascii") as f:
+                pids = [int(line) for line in f.read().split()]
+            if pids:
+                return pids
+        except (FileNotFoundError, ValueError):
+            pass
+        time.sleep(0.005)
+    return []
+
+
+def _strike(child, victim, frozen, rng):
+    """kill -9 of what is chosen; then nothing of the run may stay alive. What was killed."""
+    pids = _tree(child.pid)
+    ranks = [pid for pid in pids if _is_rank(pid)]
+    chosen = {"rank": frozen[:1] or ranks[:1], "another rank": [pid for pid in ranks if pid not in frozen][-1:], "launcher": [child.pid],
+              "mpirun": pids[1:2], "all": pids}[victim] or pids
+    if victim == "all":
+        rng.shuffle(chosen)
+    for pid in chosen:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    child.wait()
+    until = time.time() + 30
+    while any(_state(pid) not in "XZ" for pid in pids):
+        check(time.time() < until, f"{victim} was killed, and others live on")
+        time.sleep(0.01)
+
+
+def case_kills(b, n, library):
+    """N times kill -9, ranks as processes: every one leaves a complete checkpoint to go on from, and the end is that of the unbroken
+    run bit for bit. A run that is through before it is struck is compared and begun again."""
+    whole, out, mark, steps = b.path("whole"), b.path("out"), b.path("mark"), 300
+    b.train(whole, "--max_steps", steps)
+    rng, last, struck, seen = random.Random(7), 0, 0, {}
+    argv = b.argv(out, "--max_steps", steps, "--save_steps", 2, "--save_total_limit", 2, "--comm", "mpi")
+    phases, victims = ["", "pwrite", "fsync", "rename", "unlink", "fallocate"], ["rank", "all", "launcher", "another rank", "mpirun"]
+
+    def compare():
+        check(curve(whole) == curve(out), "the rows differ")
+        check(bits(whole + "/model.safetensors") == bits(out + "/model.safetensors"), "the weights differ")
+        left = [name for suffix in ("tmp*", "old", "del") for name in glob.glob(f"{out}/*.{suffix}")]
+        check(not left, f"left over: {left}")
+        check(len(glob.glob(out + "/checkpoint-*")) == 2, f"--save_total_limit 2: {os.listdir(out)}")
+
+    while struck < int(n):
+        phase, victim = phases[struck % len(phases)], victims[(struck + struck // len(phases)) % len(victims)]
+        if os.path.exists(mark):
+            os.remove(mark)
+        env = {"LD_PRELOAD": library, "ZINC_TEST_FAULT": f"{phase or 'none'}:-1:{rng.randint(1, 9)}", "ZINC_TEST_FAULT_MARK": mark}
+        started = os.path.exists(out + "/latest")
+        with open(b.path("said"), "w+", encoding="utf-8") as log:
+            child = subprocess.Popen(argv + (["--resume_from_checkpoint"] if started else ["--overwrite_output_dir"]), stderr=log,
+                                     env={**os.environ, **env})
+            frozen = _wait_for_mark(child, phase and mark, last, out, rng)
+            finished = child.poll() == 0
+            _strike(child, victim, frozen, rng)
+            log.seek(0)
+            said = log.read()
+        check(finished or child.returncode != 0, f"{phase}, {victim}: it was struck and says that all went well: {said}")
+        check("cannot resume" not in said and "no complete checkpoint" not in said, said)
+        if finished:
+            compare()
+            shutil.rmtree(out)
+            last = 0
+            continue
+        struck += 1
+        seen[phase] = seen.get(phase, 0) + bool(frozen)
+        if os.path.exists(out + "/latest"):
+            b.verify(latest(out))
+            step = int(latest(out).rsplit("-", 1)[1])
+            check(step >= last, f"step {step} after {last}: {said}")
+            last = step
+    said = b.run(argv + ["--resume_from_checkpoint"])
+    check(f"going on after step {last} " in said or "nothing left to do" in said, said)
+    compare()
+    for phase in phases[1:] if int(n) >= 2 * len(phases) else []:
+        check(seen[phase], f"no kill inside of {phase}: {seen}")
+    print(f"{struck} kills, inside of a call: {seen}")
 
 
 def _signalled(b, out, numbers, *extra):

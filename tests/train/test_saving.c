@@ -2,6 +2,8 @@
 /* Ranks as threads of the test: they train two steps, save, and others load and save again. */
 #include "zn_test.h"
 
+#include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -16,7 +18,11 @@ typedef struct world {
     zn_train_setup setup;
     zn_thread_world *threads;
     const char *load; /* checkpoint folder; NULL: random weights and two steps */
-    int64_t gathered; /* bytes that rank 0 gathered while it saved */
+    int64_t moved;    /* collectives of all ranks while they saved */
+    int64_t
+        resident;   /* most bytes that saving added to this process; -1: the system does not say */
+    double loss[4]; /* [rank] of the next step's rows, after a load */
+    bool no_memory; /* none for the copy */
 } world;
 
 typedef struct rank_arg {
@@ -47,6 +53,21 @@ static zinc_status two_steps(world *w, zn_engine *engine, int rank)
     return status;
 }
 
+/* The loss of the batch that comes after the two steps: 4 rows at any world size. */
+static zinc_status next_loss(world *w, zn_engine *engine, int rank)
+{
+    zn_batch batch = {0};
+    int64_t rows[4];
+    const int64_t mb = w->setup.micro_batch;
+    for (int64_t i = 0; i < mb; i++)
+        rows[i] = (2 * w->setup.n_ranks + rank) * mb + i;
+    zinc_status status = zn_batch_fill(&batch, w->setup.train, rows, mb, 0);
+    if (status == ZINC_OK)
+        status = zn_engine_micro_batch(engine, &batch, 1e-2, true, &w->loss[rank]);
+    zn_batch_fini(&batch);
+    return status;
+}
+
 static zinc_status load(const world *w, zn_engine *engine)
 {
     zn_ckpt *ckpt = NULL;
@@ -56,10 +77,56 @@ static zinc_status load(const world *w, zn_engine *engine)
     return status;
 }
 
+/* "VmRSS", "VmHWM" of this process in bytes. */
+static int64_t memory(const char *key)
+{
+    char line[256];
+    long long kib = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && kib < 0 && fgets(line, sizeof line, file))
+        if (strncmp(line, key, strlen(key)) == 0)
+            kib = strtoll(line + strlen(key) + 1, NULL, 10);
+    if (file)
+        fclose(file);
+    return 1024 * (int64_t)kib;
+}
+
+/* Let the peak start again from what is resident now. */
+static bool reset_peak(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+    const bool written = file && fputs("5", file) >= 0;
+    return (!file || fclose(file) == 0) && written;
+}
+
+/* Save, and count what it took. Rank 0 looks while nobody runs. */
+static zinc_status save(world *w, int rank, zn_comm *comm, zn_saver *saver)
+{
+    zn_comm_stats before, after;
+    int64_t all[4];
+    zn_comm_get_stats(comm, &before);
+    ZN_TRY(zn_comm_barrier(comm, "test"));
+    const bool peaks = rank == 0 && reset_peak();
+    const int64_t resident = memory("VmRSS");
+    ZN_TRY(zn_comm_barrier(comm, "test"));
+    ZN_TRY(zn_saver_save(saver, 2));
+    ZN_TRY(zn_saver_finish(saver));
+    ZN_TRY(zn_comm_barrier(comm, "test"));
+    zn_comm_get_stats(comm, &after);
+    const int64_t moved = after.n_all_gather + after.n_reduce_scatter + after.n_broadcast -
+                          before.n_all_gather - before.n_reduce_scatter - before.n_broadcast;
+    ZN_TRY(zn_comm_exchange(comm, &moved, sizeof moved, all, "test"));
+    if (rank != 0)
+        return ZINC_OK;
+    w->resident = peaks ? memory("VmHWM") - resident : -1;
+    for (int r = 0; r < w->setup.n_ranks; r++)
+        w->moved += all[r];
+    return ZINC_OK;
+}
+
 static zinc_status run(world *w, int rank, zn_device *dev, zn_comm *comm, zn_engine **engine,
                        zn_saver **saver)
 {
-    zn_comm_stats before, after;
     const zn_engine_params params = zn_train_engine_params(&w->setup, dev, comm);
     ZN_TRY(zn_engine_create(&params, engine));
     if (w->load) {
@@ -69,13 +136,10 @@ static zinc_status run(world *w, int rank, zn_device *dev, zn_comm *comm, zn_eng
         ZN_TRY(two_steps(w, *engine, rank));
     }
     ZN_TRY(zn_saver_create(&w->setup, dev, *engine, saver));
-    zn_comm_get_stats(comm, &before);
-    ZN_TRY(zn_saver_save(*saver, 2));
-    ZN_TRY(zn_saver_finish(*saver));
-    zn_comm_get_stats(comm, &after);
-    if (rank == 0)
-        w->gathered = after.all_gather_bytes - before.all_gather_bytes;
-    return zn_saver_last(*saver) == 2 ? ZINC_OK : ZINC_E_INTERNAL;
+    ZN_TRY(save(w, rank, comm, *saver));
+    if (zn_saver_last(*saver) != 2)
+        return ZINC_E_INTERNAL;
+    return w->load ? next_loss(w, *engine, rank) : ZINC_OK;
 }
 
 static void *rank_main(void *arg)
@@ -86,7 +150,8 @@ static void *rank_main(void *arg)
     zn_comm *comm = NULL;
     zn_engine *engine = NULL;
     zn_saver *saver = NULL;
-    const zn_device_params device = {.rank = r->rank, .n_threads = 1};
+    const zn_device_params device = {
+        .rank = r->rank, .n_threads = 1, .host_limit_bytes = w->no_memory};
     zinc_status status = zn_device_open("cpu", &device, &dev);
     const zn_comm_params params = {.backend = w->setup.n_ranks > 1 ? "thread" : "self",
                                    .rank = r->rank,
@@ -114,6 +179,7 @@ typedef struct layout {
     int stage, ranks;
     const char *dtype;
     bool async_save;
+    const char *offload; /* of the optimizer: "cpu", "nvme"; NULL: none */
 } layout;
 
 static void put_text(const char *path, const char *text)
@@ -123,36 +189,41 @@ static void put_text(const char *path, const char *text)
 
 static void write_inputs(const char *dir, const layout *l)
 {
-    char path[600], text[2000] = "";
+    char path[600], text[2000] = "", offload[800] = "";
     for (int i = 0; i < 12; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "{\"input_ids\":[%d,%d,3,%d]}\n",
                  i + 1, 2 * i + 5, 7 * i);
     snprintf(path, sizeof path, "%s/rows.jsonl", dir);
     put_text(path, text);
+    if (l->offload)
+        snprintf(offload, sizeof offload,
+                 ",\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\"}", l->offload,
+                 dir);
     snprintf(text, sizeof text,
              "{\"train_micro_batch_size_per_gpu\":%d,\"gradient_accumulation_steps\":1,"
-             "\"zero_optimization\":{\"stage\":%d,\"stage3_param_persistence_threshold\":100},"
+             "\"zero_optimization\":{\"stage\":%d,\"stage3_param_persistence_threshold\":100%s},"
              "\"%s\":{\"enabled\":%s},\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.01}}}",
-             4 / l->ranks, l->stage, strcmp(l->dtype, "bf16") == 0 ? "bf16" : "fp16",
-             strcmp(l->dtype, "bf16") == 0 ? "true" : "false");
+             4 / l->ranks, l->stage, offload, strcmp(l->dtype, "fp16") == 0 ? "fp16" : "bf16",
+             strcmp(l->dtype, "fp32") == 0 ? "false" : "true");
     snprintf(path, sizeof path, "%s/ds.json", dir);
     put_text(path, text);
 }
 
-/* checkpoint-2 in dir/OUT, made by two steps or from the checkpoint `from`. Bytes gathered. */
-static int64_t make(const char *dir, const char *out, const layout *l, const char *from)
+/* checkpoint-2 in dir/OUT, made by two steps or from the checkpoint `from`. */
+static world make_world(const char *dir, const char *out, const layout *l, const char *from,
+                        const char *model, bool no_memory)
 {
     char rows[600], ds[600], output[600];
     const char *files[] = {rows};
     rank_arg ranks[4];
     zn_train_options o;
-    world w = {.load = from};
+    world w = {.load = from, .no_memory = no_memory};
     write_inputs(dir, l);
     snprintf(rows, sizeof rows, "%s/rows.jsonl", dir);
     snprintf(ds, sizeof ds, "%s/ds.json", dir);
     snprintf(output, sizeof output, "%s/%s", dir, out);
     zn_train_defaults(&o);
-    o.model = MODEL;
+    o.model = model;
     o.train_files = files;
     o.n_train_files = 1;
     o.output_dir = output;
@@ -175,7 +246,12 @@ static int64_t make(const char *dir, const char *out, const layout *l, const cha
             fail_msg("stage %d, %d ranks, %s: %s", l->stage, l->ranks, l->dtype, ranks[r].message);
     zn_thread_world_destroy(w.threads);
     zn_train_setup_close(&w.setup);
-    return w.gathered;
+    return w;
+}
+
+static void make(const char *dir, const char *out, const layout *l, const char *from)
+{
+    (void)make_world(dir, out, l, from, MODEL, false);
 }
 
 /* Every master and every state of two checkpoints, bit for bit. */
@@ -224,37 +300,107 @@ static int remove_folder(void **state)
     return failed;
 }
 
-static void state_is_the_same_at_any_stage_world_size_and_precision(void **state)
+/* Every layout there is, in an order that mixes them: each loads what the one before has saved. All
+ * that is between any two is the canonical (parameter, range) form, and it never changes. */
+#define N_LAYOUTS 90
+static int all_layouts(layout out[N_LAYOUTS])
 {
-    static const layout from[] = {
-        {0, 1, "fp32", true}, {1, 2, "bf16", true}, {3, 4, "bf16", true}, {3, 2, "fp32", false}};
-    static const layout to[] = {
-        {3, 4, "fp32", true}, {0, 2, "bf16", false}, {2, 1, "bf16", true}, {3, 2, "bf16", true}};
-    const char *dir = *state;
-    for (size_t i = 0; i < sizeof from / sizeof from[0]; i++) {
-        char name[64], first[600];
-        snprintf(name, sizeof name, "first%zu", i);
-        snprintf(first, sizeof first, "%s/%s/checkpoint-2", dir, name);
-        make(dir, name, &from[i], NULL);
-        for (size_t j = 0; j < sizeof to / sizeof to[0]; j++) {
-            char out[64], second[600];
-            snprintf(out, sizeof out, "second%zu_%zu", i, j);
-            snprintf(second, sizeof second, "%s/%s/checkpoint-2", dir, out);
-            make(dir, out, &to[j], first);
-            assert_same_state(first, second);
-        }
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16"}, *const offloads[] = {NULL, "cpu",
+                                                                                       "nvme"};
+    int n = 0;
+    for (int stage = 0; stage < 4; stage++)
+        for (int ranks = 1; ranks <= 4; ranks *= 2)
+            for (int d = 0; d < 3; d++)
+                for (int k = 0; k < (stage == 0 ? 1 : 3); k++)
+                    out[n++] = (layout){stage, ranks, dtypes[d], (n & 1) != 0, offloads[k]};
+    return n;
+}
+
+static void state_is_the_same_at_any_stage_world_size_precision_and_offload(void **state)
+{
+    static const layout first = {3, 4, "bf16", true, NULL};
+    layout layouts[N_LAYOUTS];
+    double losses[3] = {0};
+    char origin[600], from[600], name[64] = "";
+    assert_int_equal(all_layouts(layouts), N_LAYOUTS);
+    make(*state, "origin", &first, NULL);
+    snprintf(origin, sizeof origin, "%s/origin/checkpoint-2", (const char *)*state);
+    snprintf(from, sizeof from, "%s", origin);
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        const layout *l = &layouts[i * 37 % N_LAYOUTS]; /* 37 and 90 have no common divisor */
+        double loss = 0, *want = &losses[l->dtype[0] == 'b' ? 0 : l->dtype[2] == '3' ? 1 : 2];
+        snprintf(name, sizeof name, "next%d", i);
+        const world w = make_world(*state, name, l, from, MODEL, false);
+        snprintf(from, sizeof from, "%s/%s/checkpoint-2", (const char *)*state, name);
+        assert_same_state(origin, from);
+        for (int r = 0; r < l->ranks; r++)
+            loss += w.loss[r] * 1e-2;
+        if (*want == 0)
+            *want = loss;
+        if (!(fabs(loss / *want - 1) <= 1e-6))
+            fail_msg("stage %d, %d ranks, %s, offload %s: the next loss is %.9g, not %.9g",
+                     l->stage, l->ranks, l->dtype, l->offload ? l->offload : "none", loss, *want);
+    }
+    assert_true(fabs(losses[0] / losses[1] - 1) < 2e-3); /* bf16 rounds weights: 8 bits */
+    assert_true(fabs(losses[2] / losses[1] - 1) < 1e-3);
+}
+
+/* A model whose state is larger than what a save may hold: 15 M values. */
+static void put_large_model(const char *dir, char path[600])
+{
+    snprintf(path, 600, "%s/config.json", dir);
+    put_text(path, "{\"model_type\":\"llama\",\"vocab_size\":8192,\"hidden_size\":256,"
+                   "\"intermediate_size\":768,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+                   "\"max_position_embeddings\":64,\"tie_word_embeddings\":true}");
+}
+
+static void a_stage_3_save_moves_nothing_and_holds_one_write_buffer_a_rank(void **state)
+{
+    char model[600];
+    put_large_model(*state, model);
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        const layout l = {3, ranks, "bf16", false, NULL};
+        const world w = make_world(*state, "out", &l, NULL, model, false);
+        assert_int_equal(w.moved, 0);
+        if (w.resident > ranks * ZN_PART_BUFFER_BYTES + (2 << 20)) /* tables and a thread's stack */
+            fail_msg("%d ranks: %lld bytes more than before", ranks, (long long)w.resident);
     }
 }
 
-static void a_stage_3_save_gathers_nothing(void **state)
+static int count_in_file(const char *path, const char *text)
 {
-    static const layout l = {3, 2, "bf16", true};
-    assert_true(make(*state, "out", &l, NULL) == 0);
+    zn_buf all = {0};
+    int n = 0;
+    assert_ok(zn_fs_read(path, 0, &all));
+    for (const char *p = all.data; (p = strstr(p, text)) != NULL; p++)
+        n++;
+    zn_buf_fini(&all);
+    return n;
+}
+
+static void without_memory_for_the_copy_a_rank_writes_at_once_and_says_so_once(void **state)
+{
+    static const layout l = {3, 2, "bf16", true, NULL};
+    char log[600], with[600], without[600];
+    snprintf(log, sizeof log, "%s/log", (const char *)*state);
+    const int said = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600), kept = dup(STDERR_FILENO);
+    assert_true(said >= 0 && kept >= 0);
+    make(*state, "with", &l, NULL);
+    dup2(said, STDERR_FILENO);
+    (void)make_world(*state, "without", &l, NULL, MODEL, true);
+    dup2(kept, STDERR_FILENO);
+    close(said);
+    close(kept);
+    assert_int_equal(count_in_file(log, "no room for a copy"), 1);
+    assert_int_equal(count_in_file(log, "training waits while a checkpoint is written"), 1);
+    snprintf(with, sizeof with, "%s/with/checkpoint-2", (const char *)*state);
+    snprintf(without, sizeof without, "%s/without/checkpoint-2", (const char *)*state);
+    assert_same_state(with, without);
 }
 
 static void another_model_is_refused_by_name(void **state)
 {
-    static const layout l = {0, 1, "fp32", true};
+    static const layout l = {0, 1, "fp32", true, NULL};
     char path[600];
     zn_ckpt *ckpt = NULL;
     zn_engine *engine = NULL;
@@ -289,8 +435,9 @@ static void another_model_is_refused_by_name(void **state)
 
 static const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    TEST(state_is_the_same_at_any_stage_world_size_and_precision),
-    TEST(a_stage_3_save_gathers_nothing),
+    TEST(state_is_the_same_at_any_stage_world_size_precision_and_offload),
+    TEST(a_stage_3_save_moves_nothing_and_holds_one_write_buffer_a_rank),
+    TEST(without_memory_for_the_copy_a_rank_writes_at_once_and_says_so_once),
     TEST(another_model_is_refused_by_name),
 };
 

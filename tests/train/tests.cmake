@@ -54,6 +54,13 @@ if(TARGET zinc)
     add_library(zn_fault_io MODULE ${CMAKE_CURRENT_LIST_DIR}/fault_io.c)
     target_link_libraries(zn_fault_io PRIVATE ${CMAKE_DL_LIBS})
     zn_train_test(resume_faults resume.py faults $<TARGET_FILE:zn_fault_io>)
+    if(ZINC_MPI) # six kills here and fifty (minutes) by `ctest -C slow -L slow`
+      zn_train_test(resume_kills resume.py kills:6 $<TARGET_FILE:zn_fault_io>)
+      add_test(NAME train.resume_many_kills CONFIGURATIONS slow
+               COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/resume.py $<TARGET_FILE:zinc>
+               ${CMAKE_SOURCE_DIR}/tests/data kills:50 $<TARGET_FILE:zn_fault_io>)
+      set_tests_properties(train.resume_many_kills PROPERTIES LABELS slow TIMEOUT 1800 PROCESSORS 2)
+    endif()
   endif()
   if(ZINC_MPI)
     zn_train_test(bits_mpi same_bits.py mpi:llama:float32:2)
