@@ -148,15 +148,9 @@ static const char *tag_text(const char *tag)
     return tag ? tag : "";
 }
 
-/* Count what the ZeRO paper counts (sec. 7): (P-1)/P of the full buffer a rank, which for n_blocks
- * blocks of P slices is (P-1) slices a block, exactly. */
-static void count_call(zn_comm *comm, const zn_comm_header *header)
+static void add_call(zn_comm_stats *stats, zn_comm_kind kind, int64_t n_elems, int64_t n_bytes)
 {
-    zn_comm_stats *const stats = &comm->stats;
-    const int64_t n_elems = header->slice_elems * header->n_blocks * (comm->n_ranks - 1);
-    const int64_t n_bytes = n_elems * (int64_t)zn_dtype_size((zn_dtype)header->dtype);
-    pthread_mutex_lock(&comm->lock);
-    switch ((zn_comm_kind)header->kind) {
+    switch (kind) {
     case ZN_COMM_ALL_GATHER:
         stats->n_all_gather++;
         stats->all_gather_elems += n_elems;
@@ -171,6 +165,23 @@ static void count_call(zn_comm *comm, const zn_comm_header *header)
         stats->n_broadcast++;
         break;
     }
+}
+
+/* Count what the ZeRO paper counts (sec. 7): (P-1)/P of the full buffer a rank, which for n_blocks
+ * blocks of P slices is (P-1) slices a block, exactly. What a group moves, the comm that it was
+ * split from has moved too. */
+static void count_call(zn_comm *comm, const zn_comm_header *header)
+{
+    zn_comm_stats *const stats = &comm->stats;
+    const int64_t n_elems = header->slice_elems * header->n_blocks * (comm->n_ranks - 1);
+    const int64_t n_bytes = n_elems * (int64_t)zn_dtype_size((zn_dtype)header->dtype);
+    for (zn_comm *of = comm->parent; of; of = of->parent) {
+        pthread_mutex_lock(&of->lock);
+        add_call(&of->stats, (zn_comm_kind)header->kind, n_elems, n_bytes);
+        pthread_mutex_unlock(&of->lock);
+    }
+    pthread_mutex_lock(&comm->lock);
+    add_call(stats, (zn_comm_kind)header->kind, n_elems, n_bytes);
     stats->in_flight++;
     if (stats->in_flight > stats->in_flight_peak)
         stats->in_flight_peak = stats->in_flight;

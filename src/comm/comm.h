@@ -128,7 +128,8 @@ ZINC_MUST_CHECK zinc_status zn_comm_alloc_shared(zn_comm *comm, size_t n_bytes, 
 void zn_comm_free_shared(zn_comm *comm, void *ptr);
 
 /* What a rank has moved, counted the way the ZeRO paper counts (sec. 7): a collective over a full
- * buffer of n elements sends (P-1)/P * n per rank. */
+ * buffer of n elements sends (P-1)/P * n per rank. What groups split from the comm moved is in it,
+ * but for in_flight. */
 typedef struct zn_comm_stats {
     int64_t n_all_gather, n_reduce_scatter, n_broadcast;
     int64_t all_gather_elems, reduce_scatter_elems;
