@@ -59,6 +59,7 @@ zinc_status zinc_engine_acquire(zinc_engine *engine, int unit, zinc_pass pass)
         ZN_TRY(begin_micro(engine));
     ZN_TRY(hooks(engine)->before_use(hooks(engine)->ctx, unit, (zn_pass)pass));
     engine->units[unit].n_users++;
+    engine->units[unit].pass = (zn_pass)pass;
     return ZINC_OK;
 }
 
@@ -75,7 +76,7 @@ zinc_status zinc_engine_release(zinc_engine *engine, int unit)
     ZN_TRY(zn_api_check_unit(engine, unit));
     ZN_TRY(check_held(engine, unit, "release"));
     engine->units[unit].n_users--;
-    return hooks(engine)->after_use(hooks(engine)->ctx, unit, ZN_PASS_FORWARD);
+    return hooks(engine)->after_use(hooks(engine)->ctx, unit, engine->units[unit].pass);
 }
 
 zinc_status zinc_engine_data(zinc_engine *engine, int param, const void **out)

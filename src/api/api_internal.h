@@ -49,6 +49,7 @@ struct zinc_config {
 typedef struct zn_api_unit {
     int n_users;  /* acquires minus releases */
     bool reduced; /* in this micro-batch */
+    zn_pass pass; /* of the last acquire */
 } zn_api_unit;
 
 struct zinc_engine {
