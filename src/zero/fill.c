@@ -54,7 +54,7 @@ static zinc_status fill_slices(zn_zero *zero, zn_zero_read_fn read, void *ctx)
 static zinc_status publish_shared(zn_zero *zero)
 {
     const double start = zn_sys_now();
-    const zinc_status status = zn_comm_barrier(zero->p.comm, "parameters published");
+    const zinc_status status = zn_comm_barrier(zero->group, "parameters published");
     zero->stats.gather_wait_s += zn_sys_now() - start;
     return status;
 }
@@ -64,12 +64,15 @@ zinc_status zn_zero_publish(zn_zero *zero)
     zn_event event = {0};
     if (zero->shared_slab)
         return publish_shared(zero);
+    ZN_TRY(zn_zero_release_all(zero)); /* an evaluation may have left a unit gathered */
+    zn_zero_forget_secondary(zero, zero->filling);
     ZN_TRY(zn_zero_order_after_compute(zero));
     for (int r = 0; r < zero->n_regions; r++) {
         const zn_zero_region *region = &zero->regions[r];
+        const zn_zero_source source = zn_zero_primary(zero, region, &region->param);
         if (region->full && (zero->p.stage > 0 || zero->filling) &&
             (region->trainable || zero->filling))
-            ZN_TRY(zn_zero_gather_chunks(zero, region, &region->param, region->param.base, 0,
+            ZN_TRY(zn_zero_gather_chunks(zero, region, &source, region->param.base, 0,
                                          region->n_chunks, zero->p.allgather_bucket, &event));
         if (!zero->p.overlap_comm)
             ZN_TRY(zn_zero_wait(event, &zero->stats.gather_wait_s));
@@ -108,14 +111,21 @@ static zinc_status visit_frozen(zn_zero *zero, const zn_zero_piece *piece, zn_ze
     return ZINC_OK;
 }
 
+/* Replicas share the work: they hold the same pieces and take turns. */
+static bool saves_here(const zn_zero *zero, int64_t index)
+{
+    const int64_t turn = zero->replicas ? zn_comm_rank(zero->replicas) : 0;
+    return zero->pieces[index].rank == zero->rank && index % zero->n_replicas == turn;
+}
+
 zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void *ctx)
 {
     zn_zero_walk walk = {.read = true};
     for (int64_t i = 0; what == ZN_ZERO_MASTERS && i < zero->n_pieces; i++)
-        if (zero->pieces[i].rank == zero->rank && !zero->regions[zero->pieces[i].region].trainable)
+        if (saves_here(zero, i) && !zero->regions[zero->pieces[i].region].trainable)
             ZN_TRY(visit_frozen(zero, &zero->pieces[i], visit, ctx));
     while (zn_zero_walk_next(zero, &walk))
-        if (walk.piece->rank == zero->rank)
+        if (saves_here(zero, walk.index))
             ZN_TRY(visit(ctx, walk.piece->param, walk.piece->param_offset + walk.offset, walk.n,
                          zn_zero_state_at(zero, what, walk.piece, walk.offset)));
     return walk.status;

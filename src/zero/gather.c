@@ -25,22 +25,32 @@ zinc_status zn_zero_order_after_compute(zn_zero *zero)
 {
     zn_event computed = {0};
     ZN_TRY(zn_stream_submit(zn_device_compute(zero->p.dev), nothing, NULL, 0, &computed));
-    return zn_stream_wait_event(zn_comm_stream(zero->p.comm), computed);
+    if (zero->secondaries)
+        ZN_TRY(zn_stream_wait_event(zn_comm_stream(zero->secondaries), computed));
+    return zn_stream_wait_event(zn_comm_stream(zero->group), computed);
+}
+
+zn_zero_source zn_zero_primary(const zn_zero *zero, const zn_zero_region *region,
+                               const zn_zero_view *slices)
+{
+    return (zn_zero_source){zero->group, region->slice_elems, *slices};
 }
 
 zinc_status zn_zero_gather_chunks(zn_zero *zero, const zn_zero_region *region,
-                                  const zn_zero_view *slices, void *full, int64_t first, int64_t n,
-                                  int64_t bucket, zn_event *event)
+                                  const zn_zero_source *source, void *full, int64_t first,
+                                  int64_t n, int64_t bucket, zn_event *event)
 {
+    const zn_zero_view *slices = &source->slices;
+    const int rank = zn_comm_rank(source->comm);
     const int64_t step = zn_zero_bucket_chunks(region, bucket);
     for (int64_t chunk = first; chunk < first + n; chunk += step) {
         const zn_slices layout = {.dtype = slices->dtype,
-                                  .slice_elems = region->slice_elems,
+                                  .slice_elems = source->slice_elems,
                                   .n_blocks = first + n - chunk < step ? first + n - chunk : step,
                                   .shard_stride = slices->chunk_stride};
         char *to =
             (char *)full + (size_t)(chunk * region->chunk_elems) * zn_dtype_size(slices->dtype);
-        ZN_TRY(zn_comm_all_gather(zero->p.comm, to, zn_zero_at(slices, chunk, zero->rank), &layout,
+        ZN_TRY(zn_comm_all_gather(source->comm, to, zn_zero_at(slices, chunk, rank), &layout,
                                   zero->list.unit_names[region->unit], event));
         zero->stats.n_gathers++;
     }
@@ -116,20 +126,68 @@ static zinc_status hold_region(zn_zero *zero, zn_zero_region *region)
     return ZINC_OK;
 }
 
+/* ---- the secondary copy ---- */
+
+void zn_zero_forget_secondary(zn_zero *zero, bool all)
+{
+    for (int r = 0; r < zero->n_regions; r++)
+        if (all || zero->regions[r].trainable)
+            zero->regions[r].secondary_chunks = 0;
+}
+
+/* Behind a gather, on its stream: this rank's part of chunks [first, first + n). */
+static zinc_status keep_secondary(zn_zero *zero, zn_zero_region *region, int64_t first, int64_t n)
+{
+    const int64_t n_elems = region->chunk_elems / zn_comm_n_ranks(zero->secondaries);
+    const size_t size = zn_dtype_size(region->secondary.dtype);
+    const int64_t mine = zn_comm_rank(zero->secondaries) * n_elems;
+    if (first != region->secondary_chunks)
+        return ZINC_OK;
+    for (int64_t chunk = first; chunk < first + n; chunk++)
+        ZN_TRY(zn_device_copy(zn_comm_stream(zero->group), zn_zero_at(&region->secondary, chunk, 0),
+                              (char *)region->gathered +
+                                  (size_t)(chunk * region->chunk_elems + mine) * size,
+                              (size_t)n_elems * size, &region->gather_event));
+    region->secondary_chunks = first + n;
+    return ZINC_OK;
+}
+
+static zinc_status gather_secondary(zn_zero *zero, zn_zero_region *region, int64_t n_chunks)
+{
+    const zn_zero_source source = {zero->secondaries,
+                                   region->chunk_elems / zn_comm_n_ranks(zero->secondaries),
+                                   region->secondary};
+    /* what wrote the copy ran on another stream */
+    ZN_TRY(zn_stream_wait_event(zn_comm_stream(zero->secondaries), region->gather_event));
+    return zn_zero_gather_chunks(zero, region, &source, region->gathered, region->chunks_issued,
+                                 n_chunks, INT64_MAX, &region->gather_event);
+}
+
+static zinc_status gather_primary(zn_zero *zero, zn_zero_region *region, int64_t n_chunks)
+{
+    const int64_t first = region->chunks_issued;
+    zn_zero_source source = zn_zero_primary(zero, region, &region->param);
+    if (region->param_on_host) { /* first to its place in the gathered buffer, then to the peers */
+        ZN_TRY(zn_zero_param_to_device(zero, region, region->gathered, first, n_chunks));
+        source.slices = (zn_zero_view){region->gathered, region->param.dtype, region->chunk_elems,
+                                       region->slice_elems};
+    }
+    ZN_TRY(zn_zero_gather_chunks(zero, region, &source, region->gathered, first, n_chunks,
+                                 INT64_MAX, &region->gather_event));
+    return region->secondary.base ? keep_secondary(zero, region, first, n_chunks) : ZINC_OK;
+}
+
 static zinc_status gather_more(zn_zero *zero, zn_zero_region *region, int64_t n_chunks)
 {
-    zn_zero_view slices = region->param;
-    if (region->param_on_host) { /* first to its place in the gathered buffer, then to the peers */
-        ZN_TRY(zn_zero_param_to_device(zero, region, region->gathered, region->chunks_issued,
-                                       n_chunks));
-        slices = (zn_zero_view){region->gathered, region->param.dtype, region->chunk_elems,
-                                region->slice_elems};
-    }
-    ZN_TRY(zn_zero_gather_chunks(zero, region, &slices, region->gathered, region->chunks_issued,
-                                 n_chunks, INT64_MAX, &region->gather_event));
+    if (region->secondary.base && region->secondary_chunks == region->n_chunks)
+        ZN_TRY(gather_secondary(zero, region, n_chunks));
+    else
+        ZN_TRY(gather_primary(zero, region, n_chunks));
     region->chunks_issued += n_chunks;
     return ZINC_OK;
 }
+
+/* ---- gathering ahead and on demand ---- */
 
 /* Issue gathers for the units that come next, inside the prefetch bucket and max_live. Only whole
  * chunks, in trace order, so that every rank issues the same ones. */
@@ -213,9 +271,10 @@ static void trace_use(const zn_zero *zero, int unit, zn_pass pass)
                       zero->list.unit_names[unit], zero->units[unit].began, zn_sys_now());
 }
 
-zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass)
+zinc_status zn_zero_before_use(void *ctx, int member, zn_pass pass)
 {
     zn_zero *zero = ctx;
+    const int unit = zero->members[member].unit;
     if (pass == ZN_PASS_BACKWARD && zero->forward_began > 0) {
         zero->stats.forward_s += zn_sys_now() - zero->forward_began;
         zero->stats.forward_wait_s += zero->stats.gather_wait_s - zero->forward_began_wait;
@@ -234,17 +293,26 @@ zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass)
     return begin_use(zero, unit);
 }
 
-zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass)
+bool zn_zero_keeps(const zn_zero *zero, int member, zn_pass pass)
+{
+    const zn_zero_member *m = &zero->members[member];
+    if (pass == ZN_PASS_BACKWARD ? !m->first : !m->last)
+        return true; /* its neighbours in the unit are still to come */
+    if (zero->p.keep_for_backward && pass == ZN_PASS_FORWARD)
+        return true;
+    const int64_t distance = zn_zero_next_use(zero, m->unit);
+    return distance != INT64_MAX && distance < zero->p.max_reuse_distance &&
+           zero->live <= zero->p.max_live;
+}
+
+zinc_status zn_zero_after_use(void *ctx, int member, zn_pass pass)
 {
     zn_zero *zero = ctx;
+    const int unit = zero->members[member].unit;
     if (--zero->units[unit].users > 0)
         return ZINC_OK;
     trace_use(zero, unit, pass);
-    if (zero->p.stage < 3 || zero->shared_slab)
-        return ZINC_OK;
-    const int64_t distance = zn_zero_next_use(zero, unit);
-    if (distance != INT64_MAX && distance < zero->p.max_reuse_distance &&
-        zero->live <= zero->p.max_live)
+    if (zero->p.stage < 3 || zero->shared_slab || zn_zero_keeps(zero, member, pass))
         return ZINC_OK;
     return release_unit(zero, unit);
 }

@@ -86,6 +86,31 @@ static zinc_status put_on_wire(zn_zero *zero, const zn_zero_region *region, int6
     return ZINC_OK;
 }
 
+/* At the boundary the shard group's sums of chunks [chunk, chunk + n) are summed over the replicas,
+ * in place and in fp32: a rank's slice is cut once more into R parts, one replica sums each, and
+ * all gather them. */
+static zinc_status sum_replicas(zn_zero *zero, const zn_zero_region *region, int64_t chunk,
+                                int64_t n)
+{
+    const char *name = zero->list.unit_names[region->unit];
+    const bool packed = region->grad.chunk_stride == region->slice_elems;
+    const int64_t part = region->slice_elems / zero->n_replicas;
+    const zn_slices layout = {.dtype = ZN_DTYPE_F32,
+                              .slice_elems = part,
+                              .n_blocks = packed ? n : 1,
+                              .shard_stride = region->slice_elems};
+    const int64_t mine = zn_comm_rank(zero->replicas) * part;
+    ZN_TRY(zn_stream_wait_event(zn_comm_stream(zero->replicas), zero->last_reduce));
+    for (int64_t c = chunk; c < chunk + n; c += layout.n_blocks) {
+        float *slice = zn_zero_at(&region->grad, c, zero->rank);
+        ZN_TRY(zn_comm_reduce_scatter(zero->replicas, slice, slice + mine, &layout, ZN_DTYPE_F32,
+                                      false, name, &zero->last_reduce));
+        ZN_TRY(zn_comm_all_gather(zero->replicas, slice, slice + mine, &layout, name,
+                                  &zero->last_reduce));
+    }
+    return ZINC_OK;
+}
+
 static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t chunk, int64_t n)
 {
     const void *wire = NULL;
@@ -102,17 +127,20 @@ static zinc_status reduce_chunks(zn_zero *zero, zn_zero_region *region, int64_t 
                               .slice_elems = region->slice_elems,
                               .n_blocks = n,
                               .shard_stride = region->grad.chunk_stride};
-    ZN_TRY(zn_comm_reduce_scatter(zero->p.comm, wire, to, &layout, region->grad.dtype,
+    ZN_TRY(zn_comm_reduce_scatter(zero->group, wire, to, &layout, region->grad.dtype,
                                   accumulate && !region->offloaded,
                                   zero->list.unit_names[region->unit], &zero->last_reduce));
     zero->stats.n_reduces++;
     if (slot >= 0)
         zero->staging_event[slot] = zero->last_reduce;
+    const zn_zero_source sums = zn_zero_primary(zero, region, &region->grad);
     if (zero->p.stage == 0)
-        ZN_TRY(zn_zero_gather_chunks(zero, region, &region->grad, region->grad.base, chunk, n,
-                                     INT64_MAX, &zero->last_reduce));
+        ZN_TRY(zn_zero_gather_chunks(zero, region, &sums, region->grad.base, chunk, n, INT64_MAX,
+                                     &zero->last_reduce));
     if (region->offloaded)
         ZN_TRY(zn_zero_land(zero, region, chunk, n, landing, accumulate));
+    if (zero->replicas && zero->boundary)
+        ZN_TRY(sum_replicas(zero, region, chunk, n));
     return zero->p.overlap_comm ? ZINC_OK
                                 : zn_zero_wait(zero->last_reduce, &zero->stats.reduce_wait_s);
 }
@@ -159,16 +187,19 @@ static zinc_status store_sum(zn_zero *zero, zn_zero_region *region)
     return ZINC_OK;
 }
 
-zinc_status zn_zero_grads_ready(void *ctx, int unit)
+zinc_status zn_zero_grads_ready(void *ctx, int member)
 {
     zn_zero *zero = ctx;
-    zn_zero_unit *u = &zero->units[unit];
+    zn_zero_member *m = &zero->members[member];
+    zn_zero_unit *u = &zero->units[m->unit];
     if (zero->grad_status != ZINC_OK)
         return zn_error_restore(&zero->grad_error);
-    if (u->reduced)
+    if (m->ready)
         ZN_FAIL(ZINC_E_INVALID, "gradients of unit %s were handed over twice in one backward",
-                zero->list.unit_names[unit]);
-    u->reduced = true;
+                zero->list.unit_names[m->unit]);
+    m->ready = true;
+    if (++u->n_ready < u->n_members)
+        return ZINC_OK;
     for (int k = 0; k < u->n_regions; k++) {
         zn_zero_region *region = &zero->regions[u->regions[k]];
         if (!region->trainable)

@@ -16,10 +16,11 @@ static bool is_persistent(const zn_zero *zero, const zn_param_spec *spec, int64_
     return true;
 }
 
-/* Equal chunks of at most ZN_ZERO_CHUNK elements, each a multiple of W slices of aligned length. */
-static void cut_region(zn_zero_region *region, int64_t n_ranks)
+/* Equal chunks of at most ZN_ZERO_CHUNK elements, each a multiple of W parts of aligned length:
+ * of S slices, each of which R replicas cut once more. */
+static void cut_region(zn_zero_region *region, int64_t n_ranks, int64_t n_replicas)
 {
-    const int64_t step = n_ranks * ZN_ZERO_ALIGN;
+    const int64_t step = n_ranks * n_replicas * ZN_ZERO_ALIGN;
     const int64_t most = ZN_ZERO_CHUNK / step * step;
     region->n_chunks = (region->n_elems + most - 1) / most;
     region->chunk_elems =
@@ -47,7 +48,7 @@ static void place_region(zn_zero *zero, int unit, bool trainable, bool persisten
     }
     if (region.n_params == 0)
         return;
-    cut_region(&region, zero->n_ranks);
+    cut_region(&region, zero->n_ranks, zero->n_replicas);
     if (trainable) {
         region.first_chunk = zero->n_chunks;
         zero->n_chunks += region.n_chunks;
@@ -105,6 +106,8 @@ static void count(zn_zero *zero)
         if (region->persistent && zero->p.stage == 3)
             stats->persistent_elems += region->padded_elems;
     }
+    for (int m = 0; m < zero->n_members; m++)
+        zero->units[zero->members[m].unit].n_members++;
     for (int u = 0; u < zero->list.n_units; u++)
         if (zn_zero_unit_elems(zero, u) > stats->largest_unit)
             stats->largest_unit = zn_zero_unit_elems(zero, u);

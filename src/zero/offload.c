@@ -243,7 +243,7 @@ zinc_status zn_zero_landing_get(zn_zero *zero, int *slot, void **out)
 {
     const int i = zero->landing_next;
     zero->landing_next = 1 - i;
-    ZN_TRY(zn_stream_wait_event(zn_comm_stream(zero->p.comm), zero->landing_event[i]));
+    ZN_TRY(zn_stream_wait_event(zn_comm_stream(zero->group), zero->landing_event[i]));
     *slot = i;
     *out = zero->landing[i];
     return ZINC_OK;
@@ -300,7 +300,7 @@ zinc_status zn_zero_param_to_device(zn_zero *zero, const zn_zero_region *region,
                               zn_zero_at(&region->param, chunk, zero->rank), n_bytes, &copied));
         zero->stats.to_device_bytes += (int64_t)n_bytes;
     }
-    return zn_stream_wait_event(zn_comm_stream(zero->p.comm), copied);
+    return zn_stream_wait_event(zn_comm_stream(zero->group), copied);
 }
 
 static int64_t slab_position(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset)

@@ -51,7 +51,7 @@ static zinc_status compare_traces(zn_zero *zero)
     uint64_t mine = (uint64_t)zero->n_trace;
     for (int64_t i = 0; i < zero->n_trace; i++)
         mine = zn_hash_fold(mine, (uint64_t)zero->trace[i]);
-    ZN_TRY(zn_comm_exchange(zero->p.comm, &mine, sizeof mine, zero->exchange, "trace"));
+    ZN_TRY(zn_comm_exchange(zero->group, &mine, sizeof mine, zero->exchange, "trace"));
     const uint64_t *all = (const uint64_t *)(const void *)zero->exchange;
     zero->trace_known = true;
     for (int r = 0; r < zero->n_ranks; r++)

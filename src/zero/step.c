@@ -11,24 +11,12 @@
 
 static zinc_status copy_list(zn_zero *zero, const zn_param_list *list, const int *groups)
 {
-    for (int u = 0; u < list->n_units; u++)
-        ZN_TRY(zn_param_list_add_unit(&zero->list, list->unit_names[u], NULL));
-    for (int i = 0; i < list->n_specs; i++)
-        ZN_TRY(zn_param_list_add(&zero->list, &list->specs[i], NULL));
+    ZN_TRY(zn_zero_join_units(zero, list));
     ZN_TRY(zn_alloc_array(&zero->group_of_param, (size_t)list->n_specs, sizeof(int),
                           "parameter groups"));
     for (int i = 0; groups && i < list->n_specs; i++)
         zero->group_of_param[i] = groups[i];
     return ZINC_OK;
-}
-
-static int first_trainable_unit(const zn_param_list *list)
-{
-    int first = list->n_units;
-    for (int i = 0; i < list->n_specs; i++)
-        if (list->specs[i].trainable && list->specs[i].unit < first)
-            first = list->specs[i].unit;
-    return first;
 }
 
 static zinc_status check_params(const zn_zero_params *p)
@@ -52,9 +40,10 @@ zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *li
     ZN_TRY(check_params(params));
     ZN_TRY(zn_alloc(&zero, sizeof *zero, "the ZeRO engine"));
     zero->p = *params;
-    zero->rank = zn_comm_rank(params->comm);
-    zero->n_ranks = zn_comm_n_ranks(params->comm);
+    zero->group = params->comm;
     zero->out_window = -1;
+    if (params->keep_for_backward) /* nothing makes room before backward has used it */
+        zero->p.max_live = zero->p.max_reuse_distance = INT64_MAX;
     zero->hooks = (zn_param_hooks){.ctx = zero,
                                    .param_dtype = params->param_dtype,
                                    .before_use = zn_zero_before_use,
@@ -62,8 +51,9 @@ zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *li
                                    .data = zn_zero_data,
                                    .grad = zn_zero_grad,
                                    .grads_ready = zn_zero_grads_ready};
+    ZN_TRY_GOTO(zn_zero_groups_open(zero));
     ZN_TRY_GOTO(copy_list(zero, list, group_of_param));
-    zero->hooks.first_trainable_unit = first_trainable_unit(list);
+    zero->hooks.first_trainable_unit = zn_zero_first_trainable(list);
     ZN_TRY_GOTO(zn_zero_layout(zero));
     ZN_TRY_GOTO(zn_comm_agree(params->comm, zn_zero_store_alloc(zero)));
     *out = zero;
@@ -77,14 +67,19 @@ void zn_zero_destroy(zn_zero *zero)
 {
     if (!zero)
         return;
-    zn_ignore(zn_stream_sync(zn_comm_stream(zero->p.comm), -1)); /* an error was told before */
+    zn_comm *const comms[] = {zero->group, zero->replicas, zero->secondaries};
+    for (int i = 0; i < 3; i++)
+        if (comms[i])
+            zn_ignore(zn_stream_sync(zn_comm_stream(comms[i]), -1)); /* an error was told before */
     zn_zero_store_free(zero);
+    zn_zero_groups_close(zero);
     zn_param_list_fini(&zero->list);
     zn_free(zero->group_of_param);
     zn_free(zero->regions);
     zn_free(zero->places);
     zn_free(zero->placed);
     zn_free(zero->units);
+    zn_free(zero->members);
     zn_free(zero->pieces);
     zn_free(zero->trace);
     zn_free(zero->sums);
@@ -98,9 +93,20 @@ const zn_param_hooks *zn_zero_hooks(zn_zero *zero)
     return &zero->hooks;
 }
 
+static int64_t sent(zn_comm *comm)
+{
+    zn_comm_stats stats;
+    if (!comm)
+        return 0;
+    zn_comm_get_stats(comm, &stats);
+    return stats.all_gather_bytes + stats.reduce_scatter_bytes;
+}
+
 void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out)
 {
     *out = zero->stats;
+    out->replica_bytes = sent(zero->replicas);
+    out->secondary_bytes = sent(zero->secondaries);
 }
 
 void zn_zero_reset_stats(zn_zero *zero)
@@ -110,6 +116,11 @@ void zn_zero_reset_stats(zn_zero *zero)
                                   .trainable_padded = old.trainable_padded,
                                   .persistent_elems = old.persistent_elems,
                                   .largest_unit = old.largest_unit};
+    zn_comm *const comms[] = {zero->group != zero->p.comm ? zero->group : NULL, zero->replicas,
+                              zero->secondaries};
+    for (int i = 0; i < 3; i++)
+        if (comms[i])
+            zn_comm_reset_stats(comms[i]);
 }
 
 /* ---- micro-batches ---- */
@@ -125,15 +136,17 @@ zinc_status zn_zero_begin(zn_zero *zero, bool boundary)
     zero->forward_began_wait = zero->stats.gather_wait_s;
     zero->grad_status = ZINC_OK;
     for (int u = 0; u < zero->list.n_units; u++)
-        zero->units[u].reduced = false;
+        zero->units[u].n_ready = 0;
+    for (int m = 0; m < zero->n_members; m++)
+        zero->members[m].ready = false;
     return ZINC_OK;
 }
 
 zinc_status zn_zero_backward_end(zn_zero *zero)
 {
-    for (int u = zero->list.n_units - 1; u >= 0; u--)
-        if (!zero->units[u].reduced)
-            ZN_TRY(zn_zero_grads_ready(zero, u));
+    for (int m = zero->n_members - 1; m >= 0; m--)
+        if (!zero->members[m].ready)
+            ZN_TRY(zn_zero_grads_ready(zero, m));
     ZN_TRY(zn_zero_release_all(zero));
     ZN_TRY(zn_zero_trace_end(zero));
     zero->micro_batches++;
@@ -165,7 +178,7 @@ static zinc_status slice_partials(zn_zero *zero)
     for (int64_t c = 0; c < zero->n_chunks; c++)
         zero->exchange_mine[c] = zero->partials[c * W + zero->rank];
     /* under stage 0 the values are known; the exchange still keeps ranks in step */
-    ZN_TRY(zn_comm_exchange(zero->p.comm, zero->exchange_mine,
+    ZN_TRY(zn_comm_exchange(zero->group, zero->exchange_mine,
                             (size_t)zero->n_chunks * sizeof(double), zero->exchange,
                             "gradient norm"));
     for (int64_t c = 0; !all && c < zero->n_chunks; c++)
@@ -203,7 +216,7 @@ static zinc_status find_bad(zn_zero *zero, zn_zero_step_result *result)
             (zero->p.stage == 0 || piece->rank == zero->rank) && has_non_finite(zero, piece))
             first = i;
     }
-    ZN_TRY(zn_comm_exchange(zero->p.comm, &first, sizeof first, zero->exchange, "overflow"));
+    ZN_TRY(zn_comm_exchange(zero->group, &first, sizeof first, zero->exchange, "overflow"));
     const int64_t *all = (const int64_t *)(const void *)zero->exchange;
     for (int r = 0; r < zero->n_ranks; r++)
         if (all[r] < first)
@@ -254,7 +267,7 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
         ZN_TRY(zero->p.optim->sums(step, &s, zero->sums + walk.index * n_sums));
     }
     ZN_TRY(walk.status);
-    ZN_TRY(zn_comm_exchange(zero->p.comm, zero->sums, n * sizeof(double), zero->all_sums,
+    ZN_TRY(zn_comm_exchange(zero->group, zero->sums, n * sizeof(double), zero->all_sums,
                             "optimizer sums"));
     memset(zero->totals, 0, (size_t)zero->list.n_specs * (size_t)n_sums * sizeof(double));
     for (int64_t i = 0; i < zero->n_pieces; i++)
@@ -344,7 +357,9 @@ zinc_status zn_zero_skip(zn_zero *zero)
 void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_param_list *list,
                            zn_zero_formula *out)
 {
-    const double W = n_ranks;
+    const double S = params->shard_ranks > 0 ? params->shard_ranks : n_ranks;
+    const double second =
+        params->stage == 3 && params->secondary_ranks > 1 ? params->secondary_ranks : 0;
     const double psi = (double)zn_param_list_elems(list, false);
     const double trainable = (double)zn_param_list_elems(list, true);
     const double p = (double)zn_dtype_size(params->param_dtype);
@@ -353,16 +368,18 @@ void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_p
     for (int i = 0; i < list->n_specs; i++)
         if (list->specs[i].n_elems <= params->persistence_threshold)
             persistent += (double)list->specs[i].n_elems;
-    const bool shared = params->share_parameters && params->stage > 0 && n_ranks > 1 &&
+    const bool shared = params->share_parameters && params->stage > 0 && S > 1 &&
                         params->param_tier == ZN_ZERO_ON_DEVICE;
     const bool full_grads =
         params->stage == 0 || (params->stage == 1 && params->gradient_accumulation_steps > 1);
-    const double shard = params->stage == 0 ? 1 : 1 / W;
+    const double shard = params->stage == 0 ? 1 : 1 / S;
     const int n_states = params->optim ? params->optim->n_states : 0;
-    out->parameters = shared              ? psi * p / W
+    out->parameters = shared              ? psi * p / S
                       : params->stage < 3 ? psi * p
-                                          : (persistent + (psi - persistent) / W) * p;
-    out->gradients = trainable * g * (full_grads ? 1 : 1 / W);
+                                          : (persistent + (psi - persistent) / S) * p;
+    if (second > 0 && !shared)
+        out->parameters += (psi - persistent) * p / second;
+    out->gradients = trainable * g * (full_grads ? 1 : 1 / S);
     out->masters = params->param_dtype == ZN_DTYPE_F32 ? 0 : trainable * 4 * shard;
     out->optimizer_state = trainable * 4 * n_states * shard;
 }

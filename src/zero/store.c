@@ -75,7 +75,7 @@ static zinc_status share_params(zn_zero *zero)
     if (!zero->p.share_parameters || zero->p.stage == 0 || zero->n_ranks == 1)
         return ZINC_OK;
     const size_t n_bytes = (size_t)zero->stats.padded_elems * zn_dtype_size(zero->p.param_dtype);
-    const zinc_status status = zn_comm_alloc_shared(zero->p.comm, n_bytes, &zero->shared_slab);
+    const zinc_status status = zn_comm_alloc_shared(zero->group, n_bytes, &zero->shared_slab);
     if (status == ZINC_E_UNSUPPORTED)
         return ZINC_OK; /* private copies then: same results, more memory and traffic */
     if (status != ZINC_OK)
@@ -84,6 +84,29 @@ static zinc_status share_params(zn_zero *zero)
     ZN_TRY(zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_PARAMETERS, mine,
                             "this rank's slices of the shared parameters"));
     zero->shared_charge = mine;
+    return ZINC_OK;
+}
+
+/* This rank's part of the copy that its secondary group keeps of what is gathered. */
+static zinc_status alloc_secondary(zn_zero *zero)
+{
+    const zn_dtype dtype = zero->p.param_dtype;
+    int64_t total = 0;
+    if (!zero->secondaries)
+        return ZINC_OK;
+    const int n = zn_comm_n_ranks(zero->secondaries);
+    for (int r = 0; r < zero->n_regions; r++)
+        total += zero->regions[r].full ? 0 : zero->regions[r].padded_elems / n;
+    ZN_TRY(slab_alloc(zero, ZN_MEM_PARAMETERS, total, dtype, "secondary parameter shards",
+                      &zero->secondary_slab));
+    char *base = zero->secondary_slab;
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        if (region->full)
+            continue;
+        region->secondary = (zn_zero_view){base, dtype, region->chunk_elems / n, 0};
+        base += (size_t)(region->padded_elems / n) * zn_dtype_size(dtype);
+    }
     return ZINC_OK;
 }
 
@@ -97,6 +120,7 @@ static zinc_status alloc_params(zn_zero *zero)
         if (!region->param_on_host)
             total += slab_elems(region, region->full);
     }
+    ZN_TRY(alloc_secondary(zero));
     char *base = zero->shared_slab;
     if (!base) {
         ZN_TRY(slab_alloc(zero, ZN_MEM_PARAMETERS, total, zero->p.param_dtype, "parameters",
@@ -245,6 +269,7 @@ void zn_zero_store_free(zn_zero *zero)
     pool_free(zero, &zero->grad_pool);
     zn_device_free(zero->p.dev, zero->accumulator_slab);
     zn_device_free(zero->p.dev, zero->param_slab);
+    zn_device_free(zero->p.dev, zero->secondary_slab);
     zn_device_free(zero->p.dev, zero->master_slab);
     zn_device_free(zero->p.dev, zero->grad_slab);
     for (int k = 0; k < ZN_OPTIM_MAX_STATES; k++)
@@ -256,7 +281,7 @@ void zn_zero_store_free(zn_zero *zero)
         zn_ignore(zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, ZN_MEM_PARAMETERS,
                                    -zero->shared_charge, "shared parameters")); /* only ever less */
     if (zero->shared_slab)
-        zn_comm_free_shared(zero->p.comm, zero->shared_slab);
+        zn_comm_free_shared(zero->group, zero->shared_slab);
     zn_free(zero->partials);
     zn_free(zero->exchange);
     zn_free(zero->exchange_mine);

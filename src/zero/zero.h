@@ -13,16 +13,22 @@
  * Layout (layout.c): a unit's parameters lie in up to four regions, {trainable, frozen} x {above,
  * at or below the persistence threshold}; in a region back to back in registration order, each
  * aligned to ZN_ZERO_ALIGN elements. A region is a row of equal chunks of at most ZN_ZERO_CHUNK
- * elements; each chunk is cut into W slices and rank r owns slice r of every chunk. The layout
- * depends on parameters, W and regions alone, never on stage, buckets or sub-groups.
+ * elements; each chunk is cut into S slices and rank r of a shard group owns slice r of every
+ * chunk. The layout depends on parameters, units, S, W and regions alone, never on stage, buckets
+ * or sub-groups.
+ *
+ * Groups (groups.c): W = S x R. A shard group is S consecutive ranks, which hold everything once
+ * between them; R such groups are replicas. R is 1 unless shard_ranks says otherwise. Parameters
+ * are gathered inside a group only; gradients are summed inside it, and at the boundary each rank's
+ * shard is summed over its R peers, so all groups update alike.
  *
  * Life: create (lays out, allocates) -> fill -> per micro-batch: begin, the model runs over
  * zn_zero_hooks, backward_end -> step at the boundary. Collective where it says so; all ranks make
  * the same calls in the same order. Losses, norms and weights are bit-identical across stages,
  * buckets, overlap, prefetch, sharing and backends (for accumulation > 1: 0 = 1 and 2 = 3).
- * Reading order: zero.h, zero_internal.h, layout.c, store.c, fill.c, schedule.c, gather.c, grads.c,
- * step.c. Source: Rajbhandari et al., "ZeRO", 2020. Layer: zero (may use base, device, comm,
- * tensor, kernels, optim). */
+ * Reading order: zero.h, zero_internal.h, units.c, groups.c, layout.c, store.c, fill.c, schedule.c,
+ * gather.c, grads.c, step.c. Source: Rajbhandari et al., "ZeRO", 2020. Layer: zero (may use base,
+ * device, comm, tensor, kernels, optim). */
 #ifndef ZN_ZERO_ZERO_H
 #define ZN_ZERO_ZERO_H
 
@@ -55,8 +61,14 @@ typedef struct zn_zero_params {
     const zn_kernels *kernels;
     const zn_optim_ops *optim; /* NULL: no optimizer, gradients only */
     int stage;                 /* 0..3 */
-    zn_dtype param_dtype;      /* F32, BF16, F16 */
-    zn_dtype wire_dtype;       /* gradients between ranks: communication_data_type */
+    int shard_ranks;           /* S, a divisor of W; 0: W. Below W: stages 1 to 3 only */
+    int secondary_ranks;       /* stage 3: so many consecutive ranks keep a second copy of gathered
+                                  parameters between them, from which they are gathered again until
+                                  they change; 0, 1: none */
+    bool keep_for_backward; /* stage 3: parameters gathered in forward stay until their backward */
+    int64_t min_unit_elems; /* consecutive units are joined until each has so many elements */
+    zn_dtype param_dtype;   /* F32, BF16, F16 */
+    zn_dtype wire_dtype;    /* gradients between ranks: communication_data_type */
     zn_dtype grad_accum_dtype; /* reduced gradients at rest */
     int64_t gradient_accumulation_steps;
     int64_t reduce_bucket;         /* reduce_bucket_size */
@@ -86,7 +98,7 @@ void zn_zero_params_defaults(zn_zero_params *out);
 ZINC_MUST_CHECK zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *list,
                                            const int *group_of_param, zn_zero **out);
 /** Release everything; NULL is fine. Not collective, except that shared buffers need every rank to
- *  have stopped. */
+ *  have stopped, and that groups of ranks are closed together (zn_comm_close). */
 void zn_zero_destroy(zn_zero *zero);
 
 /** Read elements [offset, offset + n) of a parameter as fp32 into out. */
@@ -167,10 +179,12 @@ typedef struct zn_zero_stats {
     double forward_s;      /* from begin to the first use in backward; waits included. The head
                               computes loss and gradient at once and counts as backward */
     double forward_wait_s; /* the part of gather_wait_s that is in forward_s */
+    int64_t replica_bytes; /* sent to replicas: all that leaves the shard group, but for scalars */
+    int64_t secondary_bytes; /* sent inside the secondary group */
 } zn_zero_stats;
 
 void zn_zero_get_stats(const zn_zero *zero, zn_zero_stats *out);
-/** Start counts and peaks again. */
+/** Start counts and peaks again; those of zn_zero_params.comm are the caller's. */
 void zn_zero_reset_stats(zn_zero *zero);
 
 /* Model-state bytes of one rank by formula, not by layout: the textbook table of docs/memory.md. */
@@ -178,7 +192,8 @@ typedef struct zn_zero_formula {
     double parameters, gradients, masters, optimizer_state;
 } zn_zero_formula;
 
-/** Psi = n_trainable + n_frozen elements on n_ranks; shared as zn_zero_params.share_parameters. */
+/** Psi = n_trainable + n_frozen elements on n_ranks; shared as zn_zero_params.share_parameters. The
+ *  secondary copy counts as parameters. */
 void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_param_list *list,
                            zn_zero_formula *out);
 

@@ -91,8 +91,14 @@ static zinc_status hold(zn_zero_dry *run, int r)
 
 static void gather(zn_zero_dry *run, zn_zero_region *region, int64_t n_chunks)
 {
+    const int64_t n_elems = n_chunks * region->chunk_elems;
+    if (region->secondary_chunks < region->n_chunks) {
+        run->primary_elems += n_elems;
+        if (run->n_secondary > 1 && region->chunks_issued == region->secondary_chunks)
+            region->secondary_chunks += n_chunks;
+    }
     region->chunks_issued += n_chunks;
-    run->gathered_elems += n_chunks * region->chunk_elems;
+    run->gathered_elems += n_elems;
     run->n_gathers++;
 }
 
@@ -132,9 +138,10 @@ static zinc_status prefetch(zn_zero_dry *run)
     return ZINC_OK;
 }
 
-static zinc_status acquire(zn_zero_dry *run, int unit)
+static zinc_status acquire(zn_zero_dry *run, int member)
 {
     zn_zero *zero = run->zero;
+    const int unit = zero->members[member].unit;
     const zn_zero_unit *u = &zero->units[unit];
     if (zero->units[unit].users++ > 0 || zero->p.stage < 3 || run->shared)
         return ZINC_OK;
@@ -155,22 +162,21 @@ static zinc_status acquire(zn_zero_dry *run, int unit)
     return prefetch(run);
 }
 
-static void release(zn_zero_dry *run, int unit)
+static void release(zn_zero_dry *run, int member, zn_pass pass)
 {
     zn_zero *zero = run->zero;
+    const int unit = zero->members[member].unit;
     if (--zero->units[unit].users > 0 || zero->p.stage < 3 || run->shared)
         return;
-    const int64_t distance = zn_zero_next_use(zero, unit);
-    if (distance == INT64_MAX || distance >= zero->p.max_reuse_distance ||
-        zero->live > zero->p.max_live)
+    if (!zn_zero_keeps(zero, member, pass))
         let_go(run, unit);
 }
 
 /* ---- unit gradients: grads.c without the data ---- */
 
-static zinc_status touch(zn_zero_dry *run, int unit)
+static zinc_status touch(zn_zero_dry *run, int member)
 {
-    const zn_zero_unit *u = &run->zero->units[unit];
+    const zn_zero_unit *u = &run->zero->units[run->zero->members[member].unit];
     for (int k = 0; !run->adds_in_place && k < u->n_regions; k++) {
         const zn_zero_region *region = &run->zero->regions[u->regions[k]];
         if (region->trainable && run->grad_item[u->regions[k]] < 0)
@@ -203,10 +209,13 @@ static void return_grad(zn_zero_dry *run, int item)
         reap(run, 0);
 }
 
-static zinc_status ready(zn_zero_dry *run, int unit)
+static zinc_status ready(zn_zero_dry *run, int member)
 {
-    const zn_zero_unit *u = &run->zero->units[unit];
-    ZN_TRY(touch(run, unit));
+    const zn_zero_member *m = &run->zero->members[member];
+    const zn_zero_unit *u = &run->zero->units[m->unit];
+    if (!m->first) /* backward comes to a unit's first member last */
+        return ZINC_OK;
+    ZN_TRY(touch(run, member));
     for (int k = 0; k < u->n_regions; k++) {
         const zn_zero_region *region = &run->zero->regions[u->regions[k]];
         const int64_t step = run->zero->p.reduce_bucket / region->chunk_elems;
@@ -222,21 +231,12 @@ static zinc_status ready(zn_zero_dry *run, int unit)
 
 /* ---- the decoder's order ---- */
 
-static int first_trainable(const zn_zero *zero)
+static zinc_status use(zn_zero_dry *run, int member, zn_pass pass)
 {
-    int first = zero->list.n_units;
-    for (int i = 0; i < zero->list.n_specs; i++)
-        if (zero->list.specs[i].trainable && zero->list.specs[i].unit < first)
-            first = zero->list.specs[i].unit;
-    return first;
-}
-
-static zinc_status use(zn_zero_dry *run, int unit, bool backward)
-{
-    ZN_TRY(acquire(run, unit));
-    if (backward)
-        ZN_TRY(touch(run, unit));
-    release(run, unit);
+    ZN_TRY(acquire(run, member));
+    if (pass == ZN_PASS_BACKWARD)
+        ZN_TRY(touch(run, member));
+    release(run, member, pass);
     return ZINC_OK;
 }
 
@@ -250,30 +250,32 @@ static zinc_status use_head(zn_zero_dry *run, int head)
     ZN_TRY(touch(run, head));
     if (tied) {
         ZN_TRY(touch(run, 0));
-        release(run, 0);
+        release(run, 0, ZN_PASS_BACKWARD);
     }
-    release(run, head);
+    release(run, head, ZN_PASS_BACKWARD);
     return ready(run, head);
 }
 
 zinc_status zn_zero_dry_micro_batch(zn_zero_dry *run)
 {
     zn_zero *zero = run->zero;
-    const int head = zero->list.n_units - 1, first = first_trainable(zero);
-    run->gathered_elems = run->n_gathers = run->n_reduces = 0;
+    const int head = zero->n_members - 1, first = zero->hooks.first_trainable_unit;
+    run->gathered_elems = run->primary_elems = run->n_gathers = run->n_reduces = 0;
+    zn_zero_forget_secondary(zero, false);
     zero->cursor = 0;
     for (int u = 0; u < head; u++)
-        ZN_TRY(use(run, u, false));
+        ZN_TRY(use(run, u, ZN_PASS_FORWARD));
     ZN_TRY(use_head(run, head));
     for (int u = head - 1; u >= 0; u--) {
         if (u >= first && u > 0)
-            ZN_TRY(use(run, u, true));
+            ZN_TRY(use(run, u, ZN_PASS_BACKWARD));
         else if (u >= first) /* the embedding's gradient does not read it */
             ZN_TRY(touch(run, u));
         ZN_TRY(ready(run, u)); /* below the first trained unit: nothing to reduce */
     }
-    reap(run, 0);
-    for (int u = 0; u <= head; u++)
+    if (zero->p.gradient_accumulation_steps == 1) /* else only the step waits for all reductions */
+        reap(run, 0);
+    for (int u = 0; u < zero->list.n_units; u++)
         let_go(run, u);
     zero->trace_known = true;
     return ZINC_OK;

@@ -21,10 +21,12 @@ typedef struct zn_zero_dry {
     const zn_zero_plan_params *params;
     zn_zero *zero; /* regions and trace; no buffer of it exists */
     bool shared, full_grads, adds_in_place;
+    int n_secondary; /* ranks that share a second copy; at most 1: there is none */
     zn_zero_dry_pool gathers, grads;
     int *gather_item, *grad_item; /* [n_regions] index in the pool, -1: none */
     int pending[ZN_ZERO_MAX_PENDING], n_pending;
     int64_t gathered_elems, n_gathers, n_reduces; /* of the micro-batch that is walked */
+    int64_t primary_elems; /* of them, what no second copy had: all, if there is none */
 } zn_zero_dry;
 
 /** Whether a region's parameters are complete on every rank, so that nothing is gathered. */

@@ -44,6 +44,9 @@ typedef struct zn_zero_region {
     zn_zero_view state[ZN_OPTIM_MAX_STATES];
     zn_zero_view grad; /* reduced gradients at rest */
 
+    zn_zero_view secondary; /* this rank's slices of the secondary group's copy; base NULL: none */
+    int64_t secondary_chunks; /* of it: chunks that hold the present values */
+
     void *gathered;         /* stage 3: full copy while live */
     int64_t chunks_issued;  /* of `gathered`: chunks whose gather has been submitted */
     int64_t prefetched;     /* elements issued ahead and not yet used */
@@ -68,10 +71,26 @@ typedef struct zn_zero_piece {
 
 typedef struct zn_zero_unit {
     int regions[4], n_regions;
-    int users;    /* before_use minus after_use */
-    bool reduced; /* in this micro-batch */
-    double began; /* zn_sys_now() when its use began, if the device is traced */
+    int n_members; /* units of the model joined in it */
+    int users;     /* before_use minus after_use */
+    int n_ready;   /* members whose gradients are ready in this micro-batch */
+    double began;  /* zn_sys_now() when its use began, if the device is traced */
 } zn_zero_unit;
+
+/* A unit of the model, as hooks speak of it. */
+typedef struct zn_zero_member {
+    int unit;         /* the joined unit it belongs to */
+    bool first, last; /* of that unit's members */
+    bool ready;       /* its gradients, in this micro-batch */
+} zn_zero_member;
+
+/* Where a gather reads: the ranks of `comm` hold slices of slice_elems side by side in each chunk.
+ */
+typedef struct zn_zero_source {
+    zn_comm *comm;
+    int64_t slice_elems;
+    zn_zero_view slices; /* this rank's; or a full buffer with its slices in place */
+} zn_zero_source;
 
 /* Buffers that come and go during a step: kept and handed out again, so that nothing allocates once
  * every size has been seen. */
@@ -110,8 +129,14 @@ int64_t zn_zero_window_elems(int64_t offloaded_elems);
 
 struct zn_zero {
     zn_zero_params p;
-    int rank, n_ranks;
-    zn_param_list list; /* own copy */
+    zn_comm *group;          /* the shard group; p.comm where there is one group */
+    int rank, n_ranks;       /* in it: S */
+    zn_comm *replicas;       /* this rank's peers in all groups; NULL: one group */
+    int n_replicas;          /* R */
+    zn_comm *secondaries;    /* the ranks that share a secondary copy; NULL: none */
+    zn_param_list list;      /* own copy; its units are joined ones */
+    zn_zero_member *members; /* [n_members] by unit of the model */
+    int n_members;
     int *group_of_param;
     zn_param_hooks hooks;
 
@@ -127,6 +152,7 @@ struct zn_zero {
     void *param_slab, *shared_slab, *master_slab, *grad_slab; /* one allocation a quantity */
     void *accumulator_slab; /* full unit gradients of offloaded regions that add in place */
     void *state_slab[ZN_OPTIM_MAX_STATES];
+    void *secondary_slab;
     int64_t shared_charge; /* bytes charged for this rank's slices of shared_slab */
 
     /* offload.c; everything zero unless something is offloaded */
@@ -205,6 +231,19 @@ static inline int64_t zn_zero_bucket_chunks(const zn_zero_region *region, int64_
     return chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
 }
 
+/* units.c */
+/** Fill zero->members and zero->list from the model's list. */
+ZINC_MUST_CHECK zinc_status zn_zero_join_units(zn_zero *zero, const zn_param_list *list);
+/** The first unit of the model that has something to train; n_units: none has. */
+int zn_zero_first_trainable(const zn_param_list *list);
+/* groups.c */
+/** Split the ranks into shard, replica and secondary groups. Collective. Errors: E_CONFIG for sizes
+ *  that do not divide the ranks, E_UNSUPPORTED where the backend has no groups. */
+ZINC_MUST_CHECK zinc_status zn_zero_groups_open(zn_zero *zero);
+void zn_zero_groups_close(zn_zero *zero);
+/** S of these settings on n_ranks, checked: the part of zn_zero_groups_open that needs no ranks. */
+ZINC_MUST_CHECK zinc_status zn_zero_groups_check(const zn_zero_params *params, int n_ranks,
+                                                 int *shard_ranks);
 /* layout.c */
 ZINC_MUST_CHECK zinc_status zn_zero_layout(zn_zero *zero);
 /* store.c */
@@ -222,17 +261,25 @@ bool zn_zero_adds_in_place(const zn_zero *zero);
 /* gather.c */
 /** Wait for an event and add the time to *seconds, one of the stats. */
 ZINC_MUST_CHECK zinc_status zn_zero_wait(zn_event event, double *seconds);
-ZINC_MUST_CHECK zinc_status zn_zero_before_use(void *ctx, int unit, zn_pass pass);
-ZINC_MUST_CHECK zinc_status zn_zero_after_use(void *ctx, int unit, zn_pass pass);
+ZINC_MUST_CHECK zinc_status zn_zero_before_use(void *ctx, int member, zn_pass pass);
+ZINC_MUST_CHECK zinc_status zn_zero_after_use(void *ctx, int member, zn_pass pass);
 const void *zn_zero_data(void *ctx, int param);
+/** Whether the member's unit stays gathered after a use that was its last for now. */
+bool zn_zero_keeps(const zn_zero *zero, int member, zn_pass pass);
 /** Let go of every gathered copy. */
 zinc_status zn_zero_release_all(zn_zero *zero);
 /** Gather chunks [first, first + n) of a region from all ranks' slices into `full`; in steps of at
  *  most `bucket` elements (at least a chunk). */
 ZINC_MUST_CHECK zinc_status zn_zero_gather_chunks(zn_zero *zero, const zn_zero_region *region,
-                                                  const zn_zero_view *slices, void *full,
+                                                  const zn_zero_source *source, void *full,
                                                   int64_t first, int64_t n, int64_t bucket,
                                                   zn_event *event);
+/** The shard group's slices of a region as a source: of parameters, or of gradients. */
+zn_zero_source zn_zero_primary(const zn_zero *zero, const zn_zero_region *region,
+                               const zn_zero_view *slices);
+/** Every rank's parameters are about to be others: secondary copies are void. all: frozen ones
+ *  too. */
+void zn_zero_forget_secondary(zn_zero *zero, bool all);
 /* schedule.c */
 ZINC_MUST_CHECK zinc_status zn_zero_trace_acquire(zn_zero *zero, int unit);
 ZINC_MUST_CHECK zinc_status zn_zero_trace_end(zn_zero *zero);
@@ -281,7 +328,7 @@ ZINC_MUST_CHECK zinc_status zn_zero_out_wait(zn_zero *zero);
 ZINC_MUST_CHECK zinc_status zn_zero_publish(zn_zero *zero);
 /* grads.c */
 float *zn_zero_grad(void *ctx, int param);
-ZINC_MUST_CHECK zinc_status zn_zero_grads_ready(void *ctx, int unit);
+ZINC_MUST_CHECK zinc_status zn_zero_grads_ready(void *ctx, int member);
 ZINC_MUST_CHECK zinc_status zn_zero_reduce_wait(zn_zero *zero);
 void zn_zero_forget_grads(zn_zero *zero);
 

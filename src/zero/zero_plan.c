@@ -14,6 +14,7 @@
 /* Elements over all regions; what offload.c and store.c sum up when they allocate. */
 typedef struct dry_sums {
     int64_t whole, shard, host_params;   /* parameters: in full, slices on the device, off it */
+    int64_t secondary;                   /* slices of the second copy */
     int64_t trainable, trainable_shard;  /* padded elements, and a rank's slices */
     int64_t resident, resident_shard;    /* of them what is not offloaded, */
     int64_t offloaded, offloaded_padded; /* and what is: slices, and the regions they are of */
@@ -61,6 +62,8 @@ static dry_sums sum_regions(const zn_zero_dry *run)
         const zn_zero_region *region = &zero->regions[r];
         const bool host = zero->p.param_tier != ZN_ZERO_ON_DEVICE && !region->persistent;
         const int64_t shard = region->n_chunks * region->slice_elems;
+        if (run->n_secondary > 1 && !zn_zero_dry_whole(run, region))
+            sums.secondary += region->padded_elems / run->n_secondary;
         if (host)
             sums.host_params += shard;
         else if (zn_zero_dry_whole(run, region) && !run->shared)
@@ -85,7 +88,8 @@ static void fill_states(const zn_zero_dry *run, const dry_sums *sums, zn_zero_pl
     const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
     const int64_t accum_bytes = (int64_t)zn_dtype_size(p->grad_accum_dtype);
     const int64_t held = p->stage == 0 ? sums->resident : sums->resident_shard;
-    out->parameters[ZN_ZERO_ON_DEVICE] = (sums->whole + sums->shard) * param_bytes;
+    out->parameters[ZN_ZERO_ON_DEVICE] =
+        (sums->whole + sums->shard + sums->secondary) * param_bytes;
     out->parameters[p->param_tier] += sums->host_params * param_bytes;
     out->gradients[ZN_ZERO_ON_DEVICE] =
         (run->full_grads ? sums->resident : sums->resident_shard) * accum_bytes;
@@ -124,6 +128,13 @@ static void fill_buffers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_p
         out->staging += ZN_ZERO_N_WINDOWS * (1 + n_states(run)) * window * 4;
 }
 
+/* Elements gathered from all ranks of the shard group in a step: with a second copy, each once. */
+static int64_t from_primary(const zn_zero_dry *run)
+{
+    const int64_t micro = run->zero->p.gradient_accumulation_steps;
+    return run->n_secondary > 1 ? run->primary_elems : run->gathered_elems * micro;
+}
+
 static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_plan *out)
 {
     const zn_zero_params *p = &run->zero->p;
@@ -135,12 +146,18 @@ static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_p
     const int64_t published = run->shared || p->stage == 0 ? 0
                               : p->stage < 3               ? sums->trainable
                                                            : sums->persistent;
-    const int64_t gathered = run->gathered_elems * micro + published;
+    const int64_t from_second = run->gathered_elems * micro - from_primary(run);
+    const int64_t gathered = from_primary(run) + published;
     out->reduce_elems = sums->trainable * reductions;
     out->reduce_bytes = sent * (double)out->reduce_elems * (double)zn_dtype_size(p->wire_dtype);
     out->gather_elems = gathered + (p->stage == 0 ? sums->trainable : 0);
     out->gather_bytes = sent * (p->stage == 0 ? (double)sums->trainable * grad_bytes
                                               : (double)gathered * param_bytes);
+    if (run->n_secondary > 1)
+        out->secondary_bytes =
+            (double)from_second * param_bytes * (run->n_secondary - 1) / run->n_secondary;
+    out->replica_bytes = 2.0 * (double)sums->trainable_shard * sizeof(float) *
+                         (out->n_replicas - 1) / out->n_replicas;
     out->n_collectives = run->n_reduces * reductions + run->n_gathers * micro +
                          (p->stage == 0 ? run->n_reduces : published > 0);
 }
@@ -158,7 +175,7 @@ static void fill_transfers(const zn_zero_dry *run, const dry_sums *sums, zn_zero
         out->disk_read_bytes = out->disk_written_bytes = sums->offloaded * state_bytes;
     if (p->param_tier == ZN_ZERO_ON_DEVICE)
         return;
-    const int64_t up = run->gathered_elems / run->zero->n_ranks * micro * param_bytes;
+    const int64_t up = from_primary(run) / run->zero->n_ranks * param_bytes;
     out->to_device_bytes += up;
     if (p->param_tier == ZN_ZERO_ON_DISK) {
         out->disk_read_bytes += up;
@@ -188,13 +205,18 @@ static zinc_status start(zn_zero_dry *run, const zn_param_list *list)
     zn_zero *zero = run->zero;
     const size_t n = (size_t)list->n_units * 4;
     zero->p = *run->params->zero;
-    zero->n_ranks = run->params->n_ranks;
-    zero->list = *list; /* borrowed: only read */
+    ZN_TRY(zn_zero_groups_check(&zero->p, run->params->n_ranks, &zero->n_ranks));
+    zero->n_replicas = run->params->n_ranks / zero->n_ranks;
+    zero->hooks.first_trainable_unit = zn_zero_first_trainable(list);
+    ZN_TRY(zn_zero_join_units(zero, list));
     zero->training = true;
+    if (zero->p.keep_for_backward)
+        zero->p.max_live = zero->p.max_reuse_distance = INT64_MAX;
     run->shared = run->params->shared && zero->p.share_parameters && zero->p.stage > 0 &&
                   zero->n_ranks > 1 && zero->p.param_tier == ZN_ZERO_ON_DEVICE;
     if (zero->p.param_tier != ZN_ZERO_ON_DEVICE && zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE)
         zero->p.optimizer_tier = ZN_ZERO_ON_HOST; /* updates run where the shards are */
+    run->n_secondary = run->shared || zero->p.stage < 3 ? 0 : zero->p.secondary_ranks;
     run->full_grads = zn_zero_keeps_full_grads(zero);
     run->adds_in_place = zn_zero_adds_in_place(zero);
     ZN_TRY(zn_zero_layout_regions(zero));
@@ -208,6 +230,8 @@ static zinc_status start(zn_zero_dry *run, const zn_param_list *list)
 static void finish(zn_zero_dry *run)
 {
     if (run->zero) {
+        zn_param_list_fini(&run->zero->list);
+        zn_free(run->zero->members);
         zn_free(run->zero->regions);
         zn_free(run->zero->places);
         zn_free(run->zero->placed);
@@ -235,6 +259,8 @@ zinc_status zn_zero_plan_make(const zn_zero_plan_params *params, const zn_param_
     const dry_sums sums = sum_regions(&run);
     fill_states(&run, &sums, &plan);
     fill_buffers(&run, &sums, &plan);
+    plan.shard_ranks = run.zero->n_ranks;
+    plan.n_replicas = run.zero->n_replicas;
     fill_traffic(&run, &sums, &plan);
     fill_transfers(&run, &sums, &plan);
     *out = plan;

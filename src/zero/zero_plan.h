@@ -33,8 +33,11 @@ typedef struct zn_zero_plan {
     int64_t padded_elems, trainable_padded, largest_unit, live_peak;
     int64_t shard_elems;                /* trainable elements that this rank updates */
     int64_t offloaded_elems;            /* of them, on the host */
-    int64_t reduce_elems, gather_elems; /* of the full tensors; a rank sends (W-1)/W of them */
-    double reduce_bytes, gather_bytes;  /* that a rank sends */
+    int shard_ranks, n_replicas;        /* S and R: W = S x R */
+    int64_t reduce_elems, gather_elems; /* of the full tensors; a rank sends (S-1)/S of them */
+    double reduce_bytes, gather_bytes;  /* that a rank sends inside its shard group */
+    double replica_bytes;               /* that a rank sends to its R-1 replicas */
+    double secondary_bytes;             /* that a rank sends inside its secondary group */
     int64_t n_collectives;
     int64_t to_device_bytes, to_host_bytes; /* over the link, copies of offloaded state */
     int64_t disk_read_bytes, disk_written_bytes;

@@ -35,11 +35,18 @@ static void assert_planned(const toy_job *job)
     assert_int_equal(plan.gradients[ZN_ZERO_ON_DEVICE] + plan.unit_gradients,
                      now[ZN_MEM_GRADIENTS]);
     assert_int_equal(plan.buckets + plan.live_units + scale, now[ZN_MEM_BUFFERS]);
-    const int64_t W = job->n_ranks;
-    assert_int_equal(plan.reduce_elems * (W - 1) / W, job->comm.reduce_scatter_elems);
-    assert_int_equal(plan.gather_elems * (W - 1) / W, job->comm.all_gather_elems);
-    assert_int_equal((int64_t)plan.reduce_bytes, job->comm.reduce_scatter_bytes);
-    assert_int_equal((int64_t)plan.gather_bytes, job->comm.all_gather_bytes);
+    /* the comm's counts have those of its groups in them: half of what goes to replicas each way */
+    const int64_t S = plan.shard_ranks, to_replicas = job->stats.replica_bytes / 2;
+    assert_int_equal((int64_t)plan.replica_bytes, job->stats.replica_bytes);
+    assert_int_equal((int64_t)plan.secondary_bytes, job->stats.secondary_bytes);
+    assert_int_equal(plan.reduce_elems * (S - 1) / S,
+                     job->comm.reduce_scatter_elems - to_replicas / 4);
+    assert_int_equal((int64_t)plan.reduce_bytes, job->comm.reduce_scatter_bytes - to_replicas);
+    assert_int_equal((int64_t)plan.gather_bytes,
+                     job->comm.all_gather_bytes - to_replicas - job->stats.secondary_bytes);
+    if (job->stats.secondary_bytes == 0)
+        assert_int_equal(plan.gather_elems * (S - 1) / S,
+                         job->comm.all_gather_elems - to_replicas / 4);
 }
 
 static void plans_equal_the_account_at_every_stage_world_size_and_precision(void **state)
@@ -70,6 +77,31 @@ static void plans_equal_the_account_whatever_the_knobs(void **state)
         job.p.prefetch_bucket = 2500;
         job.p.persistence_threshold = 10;
         job.embed_unread = true;
+        toy_run(&job);
+        assert_planned(&job);
+        toy_free(&job);
+    }
+}
+
+static void groups_second_copies_and_joined_units_are_planned_as_they_run(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 48; i++) {
+        toy_job job = toy_job_new(4, 1 + i % 3);
+        job.untied = true;
+        job.embed_unread = true;
+        job.accumulation = i / 3 % 2 ? 3 : 1;
+        job.p.param_dtype = job.p.wire_dtype = i / 6 % 2 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32;
+        job.p.prefetch_bucket = 2500;
+        job.p.persistence_threshold = 10;
+        if (i / 12 == 0)
+            job.p.shard_ranks = 2;
+        else if (i / 12 == 1 && job.p.stage == 3)
+            job.p.secondary_ranks = 2;
+        else if (i / 12 == 2 && job.p.stage == 3)
+            job.p.keep_for_backward = true;
+        else
+            job.p.min_unit_elems = i % 2 ? 1500 : INT64_MAX;
         toy_run(&job);
         assert_planned(&job);
         toy_free(&job);
@@ -210,6 +242,7 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(plans_equal_the_account_at_every_stage_world_size_and_precision),
     cmocka_unit_test(plans_equal_the_account_whatever_the_knobs),
+    cmocka_unit_test(groups_second_copies_and_joined_units_are_planned_as_they_run),
     cmocka_unit_test(a_small_live_budget_and_no_reuse_are_followed),
     cmocka_unit_test(shared_parameters_cost_their_slices),
     cmocka_unit_test(offloaded_states_are_where_the_plan_says),
