@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.h — safetensors files in and out, by range.
+/* checkpoint.h — an engine's checkpoints, and safetensors files in and out by range.
  *
- * Reading maps the files; a rank copies only the ranges it asks for. Writing lays the files out
- * first, from names, shapes and types alone, so that every rank writes its own ranges into the
- * final file and nothing is gathered:
+ * A checkpoint is a folder that `zinc train --resume_from_checkpoint`, `zinc export` and `zinc
+ * checkpoint` read, and whose format docs/formats.md describes: every rank wrote what it keeps, and
+ * any number of ranks in any stage takes it back.
+ *
+ * Safetensors: reading maps the files; a rank copies only the ranges it asks for. Writing lays the
+ * files out first, from names, shapes and types alone, so that every rank writes its own ranges
+ * into the final file and nothing is gathered:
  *
  *   create (every rank, the same tensors) -> begin (one rank) -> barrier -> write … -> flush
  *   (every rank) -> barrier -> commit (one rank)
@@ -16,6 +20,7 @@
 #include <stdint.h>
 
 #include "zinc/dtype.h"
+#include "zinc/engine.h"
 #include "zinc/status.h"
 
 #ifdef __cplusplus
@@ -40,6 +45,89 @@ typedef struct zinc_tensor {
             1, 1, 1, 1                                                                             \
         }                                                                                          \
     }
+
+/* ---- checkpoints of an engine ---- */
+
+/* What to save. Start from ZINC_SAVE_PARAMS_INIT and set dir. */
+typedef struct zinc_save_params {
+    size_t struct_size;
+    const char *dir;   /* made if it is not there; the same on every rank */
+    const char *name;  /* of the folder in it; NULL: checkpoint-STEP */
+    int leave_frozen;  /* 1: parameters that are not trained are not saved */
+    int keep_latest;   /* 1: DIR/latest stays what it is */
+    int64_t n_samples; /* that were trained on so far; for people */
+    /** Put the program's own files into `folder` (config.json, its own state), plain files that
+     *  will be listed with their checksums. At most 32. Called on rank 0 alone. NULL: none. */
+    zinc_status (*write_files)(void *ctx, const char *folder);
+    void *ctx; /* handed to write_files */
+} zinc_save_params;
+
+#define ZINC_SAVE_PARAMS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(zinc_save_params), NULL, NULL, 0, 0, 0, NULL, NULL                                  \
+    }
+
+/** Write the checkpoint DIR/NAME: masters, optimizer state and progress. Each rank writes what it
+ *  keeps, and the folder gets its name when all of it is on the disk; one of that name that is
+ *  there is replaced. Gradients of a step that is not complete are not saved. Collective. Errors:
+ *  E_INVALID (a name that is no folder's), E_IO, E_NOMEM; a rank's failure is every rank's, and
+ *  what was there before is then still there. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_save_checkpoint(zinc_engine *engine,
+                                                                 const zinc_save_params *params);
+
+typedef struct zinc_checkpoint zinc_checkpoint;
+
+/** Open a checkpoint's folder, or the one that PATH/latest names. *out is owned; one thread at a
+ *  time. Not collective. Errors: E_IO, E_FORMAT, E_UNSUPPORTED; each names the file. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_checkpoint_open(const char *path, zinc_checkpoint **out);
+/** NULL is fine. */
+ZINC_API void zinc_checkpoint_close(zinc_checkpoint *checkpoint);
+
+/* Start from ZINC_CHECKPOINT_INFO_INIT. Texts are borrowed from the checkpoint. */
+typedef struct zinc_checkpoint_info {
+    size_t struct_size;
+    const char *folder;    /* where it is */
+    const char *optimizer; /* of the run that wrote it, as the next four */
+    const char *dtype;     /* "float32", "bfloat16" or "float16" */
+    int stage, n_ranks;
+    int64_t train_batch_size; /* samples of a step */
+    int64_t n_samples;        /* read so far */
+    int n_params, n_states;
+} zinc_checkpoint_info;
+
+#define ZINC_CHECKPOINT_INFO_INIT                                                                  \
+    {                                                                                              \
+        sizeof(zinc_checkpoint_info), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0                           \
+    }
+
+/** out->struct_size must be set. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_checkpoint_get_info(const zinc_checkpoint *checkpoint,
+                                                              zinc_checkpoint_info *out);
+/** Steps and loss scale, as zinc_engine_restore takes them. out->struct_size must be set. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_checkpoint_get_progress(const zinc_checkpoint *checkpoint,
+                                                                  zinc_progress *out);
+/** Name of optimizer state k; NULL if there is none. Borrowed. */
+ZINC_API const char *zinc_checkpoint_state_name(const zinc_checkpoint *checkpoint, int state);
+/** Number of the parameter called `name`, or -1. */
+ZINC_API int zinc_checkpoint_find(const zinc_checkpoint *checkpoint, const char *name);
+
+/** Name and shape of parameter i of a checkpoint; its dtype is F32. out->struct_size must be set.
+ *  Errors: E_INVALID. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_checkpoint_get(const zinc_checkpoint *checkpoint, int i,
+                                                         zinc_tensor *out);
+/** Elements [offset, offset + n) of `what` (ZINC_MASTERS, or a state) of parameter i as fp32 in out
+ *  [n], checked against the checksums. Errors: E_INVALID; E_FORMAT names file and parameter, also
+ *  where a frozen one has no such state. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_checkpoint_read(zinc_checkpoint *checkpoint, int i,
+                                                          int what, int64_t offset, int64_t n,
+                                                          float *out);
+
+/** Take back masters, optimizer state and progress, written by any number of ranks in any stage.
+ *  Collective. Errors: E_CONFIG if the parameters or the optimizer are others; E_IO, E_FORMAT. */
+ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_load_checkpoint(zinc_engine *engine,
+                                                                 zinc_checkpoint *checkpoint);
+
+/* ---- safetensors ---- */
 
 typedef struct zinc_reader zinc_reader;
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of the Python front-end, and consolidated weights.
 
-    DIR/latest                          the tag that was saved last
-    DIR/TAG/zinc_checkpoint.json        written last: without it the folder is no checkpoint
-    DIR/TAG/zinc_state/*.safetensors    masters under "master/NAME", optimizer states under
-                                        "STATE/NAME", fp32, whole: every rank writes its ranges
-    DIR/TAG/zinc_client.pt              rank 0: client_state, buffers, schedule, parameter groups
+    DIR/latest                  the tag that was saved last
+    DIR/TAG/                    one of Zinc's checkpoints, as `zinc train` writes and reads them
+                                (docs/formats.md), with two files of this front-end's own:
+    DIR/TAG/zinc_client.pt      client_state, buffers, schedule, parameter groups
+    DIR/TAG/config.json         of a model that has one, where DIR has none
+    DIR/zero_to_fp32.py         as DeepSpeed leaves it, for scripts that call it
 
 Any number of ranks, and any stage, reads what any other wrote."""
 import collections
@@ -21,9 +22,13 @@ import zinc
 from ._keep import Kept
 from ._stage3 import hold, let_go
 
-FORMAT = "zinc-python-checkpoint"
-VERSION = 1
-_MAX_FILE_BYTES = 4 << 30
+CLIENT = "zinc_client.pt"
+_TO_FP32 = """#!/usr/bin/env python
+# zero_to_fp32.py CHECKPOINT_DIR OUTPUT [--tag TAG]: the fp32 weights of a checkpoint as a torch file.
+from deepspeed.utils.zero_to_fp32 import main
+
+main()
+"""
 
 
 def plain_groups(groups):
@@ -59,154 +64,108 @@ def _together(engine, work):
     _agree(engine, error)
 
 
-def _plan(engine, exclude_frozen):
-    """(tensors of the files, number of each by (what, parameter))."""
-    tensors, number = [], {}
-    kinds = [(zinc.MASTERS, "master")] + list(enumerate(engine.zinc.state_names()))
-    for what, kind in kinds:
-        for index, (name, _n, shape, trains) in enumerate(engine.zinc.params):
-            if trains or (what == zinc.MASTERS and not exclude_frozen):
-                number[what, index] = len(tensors)
-                tensors.append((f"{kind}/{name}", shape))
-    return tensors, number
-
-
-def _write_states(engine, folder, exclude_frozen):
-    tensors, number = _plan(engine, exclude_frozen)
-    writer = zinc.Writer(folder, tensors, _MAX_FILE_BYTES)
-    try:
-        _together(engine, lambda: writer.begin() if engine.global_rank == 0 else None)
-
-        def write():
-            for what in sorted({w for w, _p in number}):
-                def take(index, at, n, address, what=what):
-                    if (what, index) in number:
-                        writer.write(number[what, index], at, n, address)
-                engine.zinc.visit(what, take)
-            writer.flush()
-
-        _together(engine, write)
-        _together(engine, lambda: writer.commit() if engine.global_rank == 0 else None)
-    finally:
-        writer.close()
-
-
-def _write_text(path, text):
-    with open(path + ".tmp", "w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(path + ".tmp", path)
-
-
 def _client(engine, client_state):
+    """What the engine does not know. Shapes: of what libzinc has under another one."""
     schedule = engine.lr_scheduler
+    labels = {name: shape for name, _n, shape, _trains in engine.zinc.params}
+    shapes = {place[1]: tuple(place[2]) for place in
+              (p._zinc_place for u in engine._units for p in u.params)}
+    names = [name for name, _n, _shape, _trains in engine.zinc.params]
     return {
         "client_state": client_state or {},
         "buffers": {k: v.detach().clone() for k, v in engine.module.named_buffers()},
         "lr_scheduler": schedule.state_dict() if schedule is not None else None,
         "param_groups": plain_groups(engine.optimizer.param_groups) if engine.optimizer else None,
+        "micro_steps": engine.micro_steps,
+        "frozen": [name for name, _n, _shape, trains in engine.zinc.params if not trains],
+        "shapes": {names[i]: list(s) for i, s in shapes.items() if s != labels[names[i]]},
     }
 
 
-def _read_client(path):
+def _read_client(path, what=None):
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(f"zinc: {path} holds more than plain data (numbers, texts, tensors, lists, dicts), in "
+        raise ValueError(f"zinc: {what or path} holds more than plain data (numbers, texts, tensors, lists, dicts), in "
                          f"client_state or in the scheduler's state: {str(error).splitlines()[0]}") from None
+
+
+def _write_config(module, folder):
+    """config.json of a Hugging Face model, which makes the checkpoint a model that `zinc export`
+    completes. An adapter's base is not what the checkpoint holds."""
+    config = getattr(module, "config", None)
+    if not hasattr(config, "to_json_string") or hasattr(module, "peft_config"):
+        return
+    about = json.loads(config.to_json_string())
+    about["architectures"] = about.get("architectures") or [type(module).__name__]
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(about, f, indent=2)
 
 
 def save(engine, save_dir, tag, client_state, save_latest, exclude_frozen):
     """Collective. True, as DeepSpeed returns."""
     tag = str(tag) if tag is not None else f"global_step{engine.global_steps}"
-    folder = os.path.join(save_dir, tag)
-    states = os.path.join(folder, "zinc_state")
-    manifest = os.path.join(folder, "zinc_checkpoint.json")
-    first = engine.global_rank == 0
 
-    def prepare():
-        if not first:
-            return
-        os.makedirs(states, exist_ok=True)
-        if os.path.exists(manifest):
-            os.remove(manifest)
-        for name in os.listdir(states):  # of a checkpoint with this tag before
-            os.remove(os.path.join(states, name))
-
-    _together(engine, prepare)
-    _write_states(engine, states, exclude_frozen)
-
-    def finish():
-        if not first:
-            return
-        path = os.path.join(folder, "zinc_client.pt")
+    def write_files(folder):
+        path = os.path.join(folder, CLIENT)
         torch.save(_client(engine, client_state), path)
-        _read_client(path)  # what cannot be read back must not be found out then
-        about = {"format": FORMAT, "version": VERSION, "progress": engine.zinc.progress(),
-                 "global_steps": engine.global_steps, "skipped_steps": engine.skipped_steps,
-                 "micro_steps": engine.micro_steps, "n_ranks": engine.world_size,
-                 "stage": engine.zero_optimization_stage(), "states": engine.zinc.state_names(),
-                 "frozen": [] if exclude_frozen else
-                           [n for n, _e, _s, trains in engine.zinc.params if not trains]}
-        _write_text(manifest, json.dumps(about, indent=1) + "\n")
-        if save_latest:
-            _write_text(os.path.join(save_dir, "latest"), tag)
+        _read_client(path, "the checkpoint")  # what cannot be read back must not be found out then
+        if not os.path.exists(os.path.join(save_dir, "config.json")):
+            _write_config(engine.module, folder)
+        script = os.path.join(save_dir, "zero_to_fp32.py")
+        if not os.path.exists(script):
+            with open(script, "w", encoding="utf-8") as f:
+                f.write(_TO_FP32)
+            os.chmod(script, 0o755)
 
-    _together(engine, finish)
+    try:
+        engine.zinc.save_checkpoint(save_dir, tag, exclude_frozen, not save_latest,
+                                    engine.global_steps * engine.train_batch_size(), write_files)
+    except zinc.Error as error:
+        if error.__cause__ is not None:  # write_files has failed on this rank
+            raise error.__cause__ from None
+        raise
     return True
 
 
-def _find(load_dir, tag):
-    """Folder of a checkpoint, or None if there is no `latest`."""
+def _open(load_dir, tag):
+    """The checkpoint, or None if no tag was given and there is no `latest`."""
+    latest = os.path.join(load_dir, "latest")
+    if tag is None and not os.path.isfile(latest):
+        return None
+    named = tag
     if tag is None:
-        latest = os.path.join(load_dir, "latest")
-        if not os.path.isfile(latest):
-            return None
         with open(latest, encoding="utf-8") as f:
-            tag = f.read().strip()
-    return os.path.join(load_dir, str(tag))
+            named = f.read().strip()
+    folder = os.path.join(load_dir, str(named))
+    if os.path.isdir(folder) and any(f.endswith("_states.pt") for f in os.listdir(folder)):
+        raise ValueError(f"zinc: {folder} is one of DeepSpeed's own checkpoints, which are not resumed from: `zinc "
+                         "export` writes its weights as a model folder")
+    return zinc.Checkpoint(load_dir if tag is None else folder)
 
 
-def _manifest(folder):
-    path = os.path.join(folder, "zinc_checkpoint.json")
-    if not os.path.isfile(path):
-        theirs = os.path.isdir(folder) and any(f.endswith("_states.pt") for f in os.listdir(folder))
-        why = "it is one of DeepSpeed's own: `zinc export` writes its weights as a model folder" \
-            if theirs else "zinc_checkpoint.json is missing"
-        raise FileNotFoundError(f"zinc: {folder} is no checkpoint of Zinc's Python front-end: {why}")
-    with open(path, encoding="utf-8") as f:
-        about = json.load(f)
-    if about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise ValueError(f"zinc: {path} is {about.get('format')} {about.get('version')}; this reads {FORMAT} "
-                         f"{VERSION}")
-    return about
+def _check_fit(engine, checkpoint, strict, with_states):
+    """(number in the checkpoint of each parameter that it has, number of each state)."""
+    shapes, found = checkpoint.shapes(), {}
+    for index, (name, _n, shape, trains) in enumerate(engine.zinc.params):
+        if name not in shapes:
+            if trains and strict:
+                raise ValueError(f"zinc: {checkpoint.folder} has no {name}")
+            continue
+        found[index], there = shapes[name]
+        if there != tuple(shape):
+            raise ValueError(f"zinc: {name} has shape {there} in {checkpoint.folder}, {tuple(shape)} in the model")
+    states = engine.zinc.state_names() if with_states else []
+    if any(name not in checkpoint.states for name in states):
+        raise ValueError(f"zinc: {checkpoint.folder} holds the state of the optimizer "
+                         f"{checkpoint.info.optimizer.decode()} ({', '.join(checkpoint.states) or 'none'}); this "
+                         f"one needs {', '.join(states)}. load_optimizer_states=False takes the weights alone")
+    return found, [checkpoint.states.index(name) for name in states]
 
 
-def _check_fit(engine, reader, strict, with_states):
-    """Tensors in the files that fit, by (what, parameter); None is kept as it is."""
-    shapes, found = reader.shapes(), {}
-    kinds = [(zinc.MASTERS, "master")] + \
-        (list(enumerate(engine.zinc.state_names())) if with_states else [])
-    for index, (name, n, shape, trains) in enumerate(engine.zinc.params):
-        for what, kind in kinds:
-            if what != zinc.MASTERS and not trains:
-                continue
-            key = f"{kind}/{name}"
-            if key not in shapes:
-                if trains and (strict or what != zinc.MASTERS):
-                    raise ValueError(f"zinc: the checkpoint has no {key}")
-                continue
-            if tuple(shapes[key]) != tuple(shape):
-                raise ValueError(f"zinc: {key} has shape {tuple(shapes[key])} in the checkpoint, {tuple(shape)} in "
-                                 "the model")
-            found[what, index] = reader.find(key)
-    return found
-
-
-def _restore(engine, reader, found, progress):
-    kept = Kept()  # masters of what the files do not have: frozen parameters that were left out
-    lacking = {i for i in range(len(engine.zinc.params)) if (zinc.MASTERS, i) not in found}
+def _restore(engine, checkpoint, found, states, progress):
+    kept = Kept()  # masters of what the checkpoint does not have: frozen ones that were left out
+    lacking = {i for i in range(len(engine.zinc.params)) if i not in found}
 
     def keep(index, at, n, address):
         if index in lacking:
@@ -216,10 +175,12 @@ def _restore(engine, reader, found, progress):
         engine.zinc.visit(zinc.MASTERS, keep)
 
     def give(what, index, at, n, address):
-        if (what, index) in found:
-            reader.read(found[what, index], at, n, address)
-        elif what == zinc.MASTERS:
+        if what == zinc.MASTERS and index in lacking:
             kept.give(what, index, at, n, address)
+        elif what == zinc.MASTERS:
+            checkpoint.read(found[index], what, at, n, address)
+        elif index in found and states:
+            checkpoint.read(found[index], states[what], at, n, address)
         else:
             ctypes.memset(address, 0, 4 * n)
 
@@ -228,69 +189,79 @@ def _restore(engine, reader, found, progress):
 
 def load(engine, load_dir, tag, strict, with_optimizer, with_schedule):
     """Collective. (folder, client_state); (None, {}) if there is no checkpoint."""
-    folder = _find(load_dir, tag)
-    if folder is None:
-        from .utils import logger
-        logger.warning("there is no `latest` in %s, and no tag was given: nothing is loaded", load_dir)
-        return None, {}
     got = {}
 
     def look():
-        got["about"] = _manifest(folder)
-        got["client"] = _read_client(os.path.join(folder, "zinc_client.pt"))
-        got["reader"] = zinc.Reader(os.path.join(folder, "zinc_state"))
-        got["found"] = _check_fit(engine, got["reader"], strict, with_optimizer)
+        checkpoint = got["checkpoint"] = _open(load_dir, tag)
+        if checkpoint is None:
+            return
+        got["fit"] = _check_fit(engine, checkpoint, strict, with_optimizer)
+        path = os.path.join(checkpoint.folder, CLIENT)
+        got["client"] = _read_client(path) if os.path.exists(path) else {}
 
     try:
         _together(engine, look)
-        about, client = got["about"], got["client"]
+        if got["checkpoint"] is None:
+            from .utils import logger
+            logger.warning("there is no `latest` in %s, and no tag was given: nothing is loaded", load_dir)
+            return None, {}
+        progress = got["checkpoint"].progress()
         fresh = {"n_applied": 0, "n_skipped": 0, "loss_scale": 0.0, "hysteresis_left": 0,
                  "scale_steps": 0, "last_overflow": -1}
-        _restore(engine, got["reader"], got["found"], about["progress"] if with_optimizer else fresh)
+        if engine._dtype != torch.float16:
+            progress["loss_scale"] = 0.0  # of an fp16 run: none here
+        _restore(engine, got["checkpoint"], *got["fit"], progress if with_optimizer else fresh)
+        folder = got["checkpoint"].folder
     finally:
-        if "reader" in got:
-            got["reader"].close()
-    _set_client(engine, client, with_optimizer, with_schedule)
-    engine.global_steps, engine.skipped_steps = about["global_steps"], about["skipped_steps"]
-    engine.micro_steps = about["micro_steps"] - about["micro_steps"] % engine._gas
+        if got.get("checkpoint"):
+            got["checkpoint"].close()
+    client = got["client"]
+    engine.global_steps = progress["n_applied"] + progress["n_skipped"]
+    engine.skipped_steps = progress["n_skipped"]
+    micro = client.get("micro_steps", engine.global_steps * engine._gas)
+    engine.micro_steps = micro - micro % engine._gas
     engine._ready = False
+    _set_client(engine, client, progress["n_applied"], with_optimizer, with_schedule)
     engine._publish()
-    return folder, client["client_state"]
+    return folder, client.get("client_state", {})
 
 
 @torch.no_grad()
-def _set_client(engine, client, with_optimizer, with_schedule):
+def _set_client(engine, client, n_applied, with_optimizer, with_schedule):
     buffers = dict(engine.module.named_buffers())
-    for name, value in client["buffers"].items():
+    for name, value in client.get("buffers", {}).items():
         if name in buffers and buffers[name].shape == value.shape:
             buffers[name].copy_(value)
-    if with_optimizer and engine.optimizer is not None and client["param_groups"] is not None:
+    if with_optimizer and engine.optimizer is not None and client.get("param_groups") is not None:
         set_groups(engine.optimizer.param_groups, client["param_groups"])
-    if engine.lr_scheduler is None or client["lr_scheduler"] is None or not with_schedule:
+    schedule = engine.lr_scheduler
+    if schedule is None or not with_schedule:
         return
     if engine._scheduled:
-        engine.lr_scheduler._show()
-    else:
-        engine.lr_scheduler.load_state_dict(client["lr_scheduler"])
+        schedule._show()
+    elif client.get("lr_scheduler") is not None:
+        schedule.load_state_dict(client["lr_scheduler"])
+    elif not client:  # of `zinc train`: the rate of its step
+        for _ in range(n_applied):
+            schedule.step()
 
 
 def read_masters(checkpoint_dir, tag, exclude_frozen):
     """All weights of a checkpoint, fp32, on this process alone."""
-    folder = _find(checkpoint_dir, tag)
-    if folder is None:
+    checkpoint = _open(checkpoint_dir, tag)
+    if checkpoint is None:
         raise FileNotFoundError(f"zinc: there is no `latest` in {checkpoint_dir}: give a tag")
-    frozen = set(_manifest(folder)["frozen"])
-    reader = zinc.Reader(os.path.join(folder, "zinc_state"))
     out = collections.OrderedDict()
     try:
-        for key, shape in reader.shapes().items():
-            kind, name = key.split("/", 1)
-            if kind != "master" or (exclude_frozen and name in frozen):
-                continue
-            out[name] = torch.empty(shape, dtype=torch.float32)
-            reader.read(reader.find(key), 0, out[name].numel(), out[name].data_ptr())
+        path = os.path.join(checkpoint.folder, CLIENT)
+        client = _read_client(path) if os.path.exists(path) else {}
+        frozen = set(client.get("frozen", ())) if exclude_frozen else ()
+        for name, (i, shape) in checkpoint.shapes().items():
+            if name not in frozen:
+                out[name] = torch.empty(client.get("shapes", {}).get(name, shape), dtype=torch.float32)
+                checkpoint.read(i, zinc.MASTERS, 0, out[name].numel(), out[name].data_ptr())
     finally:
-        reader.close()
+        checkpoint.close()
     return out
 
 

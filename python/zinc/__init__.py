@@ -3,9 +3,9 @@
 package is the library beneath it (docs/library.md has the calls, in C)."""
 from ._lib import BACKWARD, BF16, EVAL, F16, F32, FORWARD, KEEP, MASTERS, Error, Group, lib
 from .comm import Comm
-from .engine import Config, Engine, Reader, Writer
+from .engine import Checkpoint, Config, Engine, Reader, Writer
 
-__all__ = ["BACKWARD", "BF16", "Comm", "Config", "EVAL", "Engine", "Error", "F16", "F32", "FORWARD",
+__all__ = ["BACKWARD", "BF16", "Checkpoint", "Comm", "Config", "EVAL", "Engine", "Error", "F16", "F32", "FORWARD",
            "Group", "KEEP", "MASTERS", "Reader", "Writer", "group", "version"]
 
 

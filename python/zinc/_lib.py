@@ -6,6 +6,7 @@ accelerate and must cost nothing. It is looked for in ZINC_LIBRARY, then beside 
 where the loader looks."""
 import ctypes
 import os
+import threading
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
 
 F32, BF16, F16 = 0, 1, 2
@@ -91,9 +92,32 @@ class Tensor(Struct):
                 ("shape", c_int64 * MAX_DIMS)]
 
 
+WriteFiles = CFUNCTYPE(c_int, c_void_p, c_char_p)
+
+
+class SaveParams(Struct):
+    _fields_ = [("struct_size", c_size_t), ("dir", c_char_p), ("name", c_char_p),
+                ("leave_frozen", c_int), ("keep_latest", c_int), ("n_samples", c_int64),
+                ("write_files", WriteFiles), ("ctx", c_void_p)]
+
+
+class CheckpointInfo(Struct):
+    _fields_ = [("struct_size", c_size_t), ("folder", c_char_p), ("optimizer", c_char_p),
+                ("dtype", c_char_p), ("stage", c_int), ("n_ranks", c_int),
+                ("train_batch_size", c_int64), ("n_samples", c_int64), ("n_params", c_int),
+                ("n_states", c_int)]
+
+
 class Memory(Struct):
     _fields_ = [("struct_size", c_size_t), ("now", c_int64 * 6), ("peak", c_int64 * 6),
                 ("total_now", c_int64), ("total_peak", c_int64)]
+
+
+class Stats(Struct):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_int64) for name in ("padded_elems", "trainable_padded", "persistent_elems",
+                                     "n_gathers", "n_prefetches", "n_reduces", "live_peak")
+    ]
 
 
 Fill = CFUNCTYPE(c_int, c_void_p, c_int, c_int64, c_int64, POINTER(c_float))
@@ -128,6 +152,13 @@ _CALLS = {
     "engine_read": [c_void_p, c_int, c_int, c_void_p],
     "engine_save": [c_void_p, c_char_p, c_int, c_int64],
     "engine_memory": [c_void_p, c_int, POINTER(Memory)],
+    "engine_get_stats": [c_void_p, POINTER(Stats)],
+    "engine_save_checkpoint": [c_void_p, POINTER(SaveParams)],
+    "checkpoint_open": [c_char_p, POINTER(c_void_p)],
+    "checkpoint_get_info": [c_void_p, POINTER(CheckpointInfo)],
+    "checkpoint_get_progress": [c_void_p, POINTER(Progress)],
+    "checkpoint_get": [c_void_p, c_int, POINTER(Tensor)],
+    "checkpoint_read": [c_void_p, c_int, c_int, c_int64, c_int64, c_void_p],
     "reader_open": [c_char_p, POINTER(c_void_p)],
     "reader_get": [c_void_p, c_int, POINTER(Tensor)],
     "reader_read": [c_void_p, c_int, c_int64, c_int64, c_void_p],
@@ -156,6 +187,9 @@ _OTHERS = {
     "engine_lr": (c_double, [c_void_p]),
     "engine_n_states": (c_int, [c_void_p]),
     "engine_state_name": (c_char_p, [c_void_p, c_int]),
+    "checkpoint_close": (None, [c_void_p]),
+    "checkpoint_state_name": (c_char_p, [c_void_p, c_int]),
+    "checkpoint_find": (c_int, [c_void_p, c_char_p]),
     "reader_close": (None, [c_void_p]),
     "reader_n_tensors": (c_int, [c_void_p]),
     "reader_find": (c_int, [c_void_p, c_char_p]),
@@ -199,7 +233,7 @@ class _Library:
             def wrapped(*args):
                 status = function(*args)
                 if status:
-                    raise self.error(status)
+                    raise self.error(status) from _caught.__dict__.pop("error", None)
 
         setattr(self, name, wrapped)
         return wrapped
@@ -210,20 +244,21 @@ class _Library:
 
 
 lib = _Library()
+_caught = threading.local()  # what a callback of the call under way has raised
 
 
-def guarded(function):
-    """A Python function as a callback: what it raises becomes the status and message of the libzinc
-    call that it runs in."""
+def guarded(function, status=E_INVALID):
+    """A Python function as a callback: what it raises becomes the message and, unless it has a better
+    one, the `status` of the libzinc call that it runs in, and the cause of the Error."""
 
     def call(*args):
         try:
             function(*args)
             return 0
-        except Error as error:
-            return lib.fail(error.status, str(error).encode())
         except BaseException as error:  # nothing may pass through C
-            return lib.fail(E_IO if isinstance(error, OSError) else E_COMM,
-                            f"{type(error).__name__}: {error}".encode())
+            _caught.error = error
+            own = error.status if isinstance(error, Error) else E_IO if isinstance(error, OSError) else status
+            text = str(error) if str(error).startswith("zinc: ") else f"{type(error).__name__}: {error}"
+            return lib.fail(own, text.removeprefix("zinc: ").encode())
 
     return call

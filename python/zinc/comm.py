@@ -10,7 +10,7 @@ import os
 import weakref
 from ctypes import byref, c_void_p
 
-from ._lib import AllGather, Abort, Broadcast, CommHost, CommParams, Test, Wait, guarded, lib
+from ._lib import AllGather, Abort, Broadcast, CommHost, CommParams, E_COMM, Test, Wait, guarded, lib
 
 
 def local_threads():
@@ -57,10 +57,10 @@ class Comm:
         self.group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
         # Kept: the library calls these as long as the comm lives.
         self._host = CommHost(rank=self.rank, n_ranks=self.n_ranks, check_calls=1,
-                              all_gather=AllGather(guarded(self._all_gather)),
-                              all_to_all=AllGather(guarded(self._all_to_all)),
-                              broadcast=Broadcast(guarded(self._broadcast)),
-                              wait=Wait(guarded(self._wait)), test=Test(), abort=Abort())
+                              all_gather=AllGather(guarded(self._all_gather, E_COMM)),
+                              all_to_all=AllGather(guarded(self._all_to_all, E_COMM)),
+                              broadcast=Broadcast(guarded(self._broadcast, E_COMM)),
+                              wait=Wait(guarded(self._wait, E_COMM)), test=Test(), abort=Abort())
         atexit.register(_leave, weakref.ref(self))
         lib.comm_create_host(byref(self._host), byref(params), byref(self.handle))
 

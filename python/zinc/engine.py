@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zinc_config, zinc_engine, and the safetensors reader and writer, as Python objects."""
+"""zinc_config, zinc_engine, checkpoints, and the safetensors reader and writer, as Python
+objects."""
 import ctypes
 import json
+import os
 from ctypes import byref, c_char_p, c_int, c_void_p
 
 from . import _lib
@@ -148,6 +150,21 @@ class Engine:
     def save(self, folder, dtype=_lib.F32, max_shard_bytes=0):
         lib.engine_save(self.handle, str(folder).encode(), dtype, max_shard_bytes)
 
+    def save_checkpoint(self, folder, name, leave_frozen=False, keep_latest=False, n_samples=0,
+                        write_files=None):
+        """write_files(path) puts files of the program's own into the checkpoint, on rank 0."""
+        write = _lib.WriteFiles(guarded(lambda _ctx, path: write_files(os.fsdecode(path)))) \
+            if write_files else _lib.WriteFiles()
+        params = _lib.SaveParams(dir=os.fsencode(folder), name=name.encode(),
+                                 leave_frozen=int(leave_frozen), keep_latest=int(keep_latest),
+                                 n_samples=n_samples, write_files=write)
+        lib.engine_save_checkpoint(self.handle, byref(params))
+
+    def stats(self):
+        out = _lib.Stats()
+        lib.engine_get_stats(self.handle, byref(out))
+        return {name: getattr(out, name) for name, _type in _lib.Stats._fields_[1:]}
+
     def memory(self, place=0):
         out = _lib.Memory()
         lib.engine_memory(self.handle, place, byref(out))
@@ -165,6 +182,40 @@ class Engine:
         if self.handle:
             handle, self.handle = self.handle, c_void_p()
             lib.engine_destroy(handle)
+
+
+class Checkpoint:
+    """A checkpoint's folder, or the one that PATH/latest names, to be read by range as fp32."""
+
+    def __init__(self, path):
+        self.handle = c_void_p()
+        lib.checkpoint_open(os.fsencode(path), byref(self.handle))
+        self.info = _lib.CheckpointInfo()
+        lib.checkpoint_get_info(self.handle, byref(self.info))
+        self.folder = os.fsdecode(self.info.folder)
+        self.states = [lib.checkpoint_state_name(self.handle, k).decode()
+                       for k in range(self.info.n_states)]
+
+    def progress(self):
+        out = Progress(last_overflow=-1)
+        lib.checkpoint_get_progress(self.handle, byref(out))
+        return {name: getattr(out, name) for name, _type in Progress._fields_[1:]}
+
+    def shapes(self):
+        """{name: (number, shape)} of all parameters."""
+        out = {}
+        for i in range(self.info.n_params):
+            t = Tensor()
+            lib.checkpoint_get(self.handle, i, byref(t))
+            out[t.name.decode()] = (i, tuple(t.shape[:t.n_dims]))
+        return out
+
+    def read(self, i, what, offset, n, address):
+        lib.checkpoint_read(self.handle, i, what, offset, n, address)
+
+    def close(self):
+        handle, self.handle = self.handle, c_void_p()
+        lib.checkpoint_close(handle)
 
 
 class Reader:

@@ -124,7 +124,7 @@ static zinc_status configure(zinc_engine *e, const zinc_engine_params *p)
     if (p->optimizer == ZINC_OPTIMIZER_CONFIG)
         e->optim = zn_optim_lean(e->optim_full, e->groups, e->n_groups);
     e->zero_params.optim = e->optim;
-    return ZINC_OK;
+    return zn_api_describe(e, p->config->config);
 }
 
 zinc_status zinc_engine_create(const zinc_engine_params *params, zinc_engine **out)
@@ -156,6 +156,9 @@ void zinc_engine_destroy(zinc_engine *engine)
     zn_free(engine->units);
     zn_free(engine->widened);
     zn_free(engine->disk_path);
+    json_decref(engine->about.config);
+    json_decref(engine->about.schedule);
+    json_decref(engine->about.hyper);
     zn_free(engine);
 }
 

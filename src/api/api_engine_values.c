@@ -17,7 +17,7 @@ _Static_assert((int)ZINC_PLACE_DEVICE == (int)ZN_PLACE_DEVICE &&
 
 /* ---- in ---- */
 
-static zinc_status check_between(const zinc_engine *engine, const char *what)
+zinc_status zn_api_check_between(const zinc_engine *engine, const char *what)
 {
     ZN_TRY(zn_api_check_built(engine));
     if (engine->in_micro || engine->n_micro > 0)
@@ -32,7 +32,7 @@ zinc_status zinc_engine_fill(zinc_engine *engine, zinc_fill_fn fill, void *ctx)
 {
     ZN_API_NEED(engine);
     ZN_API_NEED(fill);
-    ZN_TRY(check_between(engine, "fill"));
+    ZN_TRY(zn_api_check_between(engine, "fill"));
     return zn_zero_fill(engine->zero, fill, ctx);
 }
 
@@ -67,6 +67,18 @@ static zinc_status check_progress(const zinc_engine *engine, const zinc_progress
     return ZINC_OK;
 }
 
+void zn_api_set_progress(zinc_engine *engine, const zinc_progress *p)
+{
+    engine->n_applied = p->n_applied;
+    engine->n_skipped = p->n_skipped;
+    if (p->loss_scale != 0 && engine->scaler.dynamic) {
+        engine->scaler.scale = p->loss_scale;
+        engine->scaler.hysteresis_left = (int)p->hysteresis_left;
+        engine->scaler.iteration = p->scale_steps;
+        engine->scaler.last_overflow = p->last_overflow;
+    }
+}
+
 zinc_status zinc_engine_restore(zinc_engine *engine, zinc_restore_fn restore, void *ctx,
                                 const zinc_progress *progress)
 {
@@ -74,17 +86,10 @@ zinc_status zinc_engine_restore(zinc_engine *engine, zinc_restore_fn restore, vo
     ZN_API_NEED(engine);
     ZN_API_NEED(restore);
     ZN_TRY(zn_api_take(&p, sizeof p, progress, "zinc_progress"));
-    ZN_TRY(check_between(engine, "restore"));
+    ZN_TRY(zn_api_check_between(engine, "restore"));
     ZN_TRY(check_progress(engine, &p));
     ZN_TRY(zn_zero_restore(engine->zero, restore, ctx));
-    engine->n_applied = p.n_applied;
-    engine->n_skipped = p.n_skipped;
-    if (p.loss_scale != 0 && engine->scaler.dynamic) {
-        engine->scaler.scale = p.loss_scale;
-        engine->scaler.hysteresis_left = (int)p.hysteresis_left;
-        engine->scaler.iteration = p.scale_steps;
-        engine->scaler.last_overflow = p.last_overflow;
-    }
+    zn_api_set_progress(engine, &p);
     return ZINC_OK;
 }
 
@@ -213,7 +218,7 @@ zinc_status zinc_engine_save(zinc_engine *engine, const char *dir, zinc_dtype dt
     zn_weights_writer *writer = NULL;
     ZN_API_NEED(engine);
     ZN_API_NEED(dir);
-    ZN_TRY(check_between(engine, "save"));
+    ZN_TRY(zn_api_check_between(engine, "save"));
     zn_comm *const comm = engine->rank->comm;
     const bool leader = zn_comm_rank(comm) == 0;
     ZN_TRY_GOTO(zn_comm_agree(comm, plan_file(engine, dir, dtype, max_shard_bytes, &writer)));

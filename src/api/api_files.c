@@ -71,7 +71,7 @@ static zinc_status check_tensor(const zinc_reader *reader, int i)
     return ZINC_OK;
 }
 
-static zinc_status check_range(const char *name, int64_t n_elems, int64_t offset, int64_t n,
+zinc_status zn_api_check_range(const char *name, int64_t n_elems, int64_t offset, int64_t n,
                                const void *values)
 {
     if (offset < 0 || n < 0 || n > n_elems || offset > n_elems - n || (n > 0 && !values))
@@ -101,7 +101,7 @@ zinc_status zinc_reader_read(const zinc_reader *reader, int i, int64_t offset, i
     ZN_API_NEED(reader);
     ZN_TRY(check_tensor(reader, i));
     const zn_tensor_info *const info = zn_weights_at(reader->weights, i);
-    ZN_TRY(check_range(info->name, info->n_elems, offset, n, out));
+    ZN_TRY(zn_api_check_range(info->name, info->n_elems, offset, n, out));
     return zn_tensor_read(info, offset, n, out);
 }
 
@@ -178,7 +178,7 @@ zinc_status zinc_writer_write(zinc_writer *writer, int i, int64_t offset, int64_
     ZN_API_NEED(writer);
     if (i < 0 || i >= writer->n_tensors)
         ZN_FAIL(ZINC_E_INVALID, "there is no tensor %d: %d are planned", i, writer->n_tensors);
-    ZN_TRY(check_range("a tensor", writer->n_elems[i], offset, n, values));
+    ZN_TRY(zn_api_check_range("a tensor", writer->n_elems[i], offset, n, values));
     return zn_weights_writer_write(writer->writer, i, offset, n, values);
 }
 

@@ -6,12 +6,14 @@
  * their size, so a program that was built with an older header still works: fields it does not know
  * keep their defaults, and are not written to.
  * Reading order: api_struct.c, api_comm.c, api_config.c, api_engine.c, api_engine_run.c,
- * api_engine_values.c, api_files.c. Layer: api (may use engine and everything it stands on). */
+ * api_engine_values.c, api_checkpoint.c, api_files.c. Layer: api (may use engine and everything it
+ * stands on). */
 #ifndef ZN_API_API_INTERNAL_H
 #define ZN_API_API_INTERNAL_H
 
 #include <stdbool.h>
 
+#include "base/json.h"
 #include "comm/comm.h"
 #include "config/config.h"
 #include "device/device.h"
@@ -73,7 +75,13 @@ struct zinc_engine {
     int64_t n_micro;      /* micro-batches of this step that are over */
     bool in_micro, ready; /* a micro-batch is open; the last one was a boundary */
     int64_t n_applied, n_skipped;
-    float *widened; /* [ZN_API_BLOCK] */
+    struct {
+        json_t *config, *schedule, *hyper; /* as describe.h */
+        const char *dtype;
+        int64_t train_batch_size;
+        uint64_t run; /* rank 0, from the first save on */
+    } about;          /* what checkpoints say of the run */
+    float *widened;   /* [ZN_API_BLOCK] */
 };
 
 #define ZN_API_BLOCK ((int64_t)1 << 16) /* elements that are converted or exchanged at once */
@@ -101,6 +109,20 @@ ZINC_MUST_CHECK zinc_status zn_api_take_groups(zinc_engine *engine, const zinc_g
 ZINC_MUST_CHECK zinc_status zn_api_check_param(const zinc_engine *engine, int param);
 ZINC_MUST_CHECK zinc_status zn_api_check_unit(const zinc_engine *engine, int unit);
 ZINC_MUST_CHECK zinc_status zn_api_check_built(const zinc_engine *engine);
+/* api_engine_values.c */
+/** Errors: E_INVALID, beginning with `what`, before build or while gradients are accumulated or a
+ *  unit is acquired. */
+ZINC_MUST_CHECK zinc_status zn_api_check_between(const zinc_engine *engine, const char *what);
+/** Go on from there; `progress` is checked. */
+void zn_api_set_progress(zinc_engine *engine, const zinc_progress *progress);
+/* api_files.c */
+/** Whether elements [offset, offset + n) lie in `name`, which has n_elems, and there is a buffer.
+ *  Errors: E_INVALID. */
+ZINC_MUST_CHECK zinc_status zn_api_check_range(const char *name, int64_t n_elems, int64_t offset,
+                                               int64_t n, const void *values);
+/* api_checkpoint.c */
+/** Fill engine->about from the configuration that the engine is made of. */
+ZINC_MUST_CHECK zinc_status zn_api_describe(zinc_engine *engine, const zn_config *config);
 /* api_engine_run.c */
 /** Write the rates and momenta of the next applied step into engine->groups. */
 void zn_api_set_hyper(zinc_engine *engine);

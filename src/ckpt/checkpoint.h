@@ -104,6 +104,8 @@ void zn_part_destroy(zn_part *part);
 
 typedef struct zn_publish_params {
     const char *output;        /* the run's folder; it holds checkpoint-STEP.tmp */
+    const char *name;          /* of the checkpoint's folder; NULL: checkpoint-STEP */
+    bool keep_latest;          /* `latest` stays what it is */
     const zn_ckpt_meta *meta;  /* of this step */
     const zn_param_list *list; /* names and shapes */
     const zn_ckpt_file *files; /* [n_files] all that is in the folder */
@@ -115,11 +117,21 @@ ZINC_MUST_CHECK zinc_status zn_ckpt_path(const char *output, int64_t step, bool 
                                          char **out);
 /** Make an empty checkpoint-STEP.tmp; one that a broken run left is removed. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_begin(const char *output, int64_t step);
+/** The same of a checkpoint with a name of its own; a replacement of it that was cut off is
+ * finished first. *out is the path of OUTPUT/NAME.tmp; free with zn_free. Errors: E_INVALID if it
+ * cannot be the name of a folder; E_IO. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_begin_named(const char *output, const char *name, char **out);
+/** Size and checksum of the files beside the parts in the folder `dir`, added to files [max] from
+ *  *n on. Errors: E_IO, also if there are more. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_other_files(const char *dir, zn_ckpt_file *files, int max,
+                                                int *n);
 /** Write the manifest, compare sizes, flush, rename to its final name (an older checkpoint of that
  *  step is replaced) and move `latest`. Errors: E_IO; what was there before is then still there. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_publish(const zn_publish_params *params);
 /** Remove checkpoint-STEP.tmp; trouble is logged. */
 void zn_ckpt_discard(const char *output, int64_t step);
+/** The same of the folder `path` that zn_ckpt_begin_named made. */
+void zn_ckpt_discard_named(const char *path);
 /** Remove what runs that were killed left in `output`: .tmp folders with parts of ours in them,
  *  and finish a replacement that was cut off. Trouble is logged. */
 void zn_ckpt_clean(const char *output);

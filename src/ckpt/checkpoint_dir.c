@@ -89,31 +89,58 @@ static bool has_parts(const char *path)
     return found || zn_fs_is_empty_dir(path);
 }
 
+/* An empty folder `path`. */
+static zinc_status make_temporary(const char *path)
+{
+    if (zn_fs_is_dir(path) && !has_parts(path))
+        ZN_FAIL(ZINC_E_IO, "%s is in the way and holds no part of a checkpoint: move it", path);
+    if (zn_fs_is_dir(path))
+        ZN_TRY(remove_folder(path));
+    if (mkdir(path, 0777) != 0)
+        ZN_FAIL(ZINC_E_IO, "cannot make the folder %s: %s", path, strerror(errno));
+    return ZINC_OK;
+}
+
 zinc_status zn_ckpt_begin(const char *output, int64_t step)
 {
-    zinc_status status;
     char *path = NULL;
     ZN_TRY(zn_ckpt_path(output, step, true, &path));
-    if (zn_fs_is_dir(path) && !has_parts(path))
-        ZN_FAIL_GOTO(ZINC_E_IO, "%s is in the way and holds no part of a checkpoint: move it",
-                     path);
-    if (zn_fs_is_dir(path))
-        ZN_TRY_GOTO(remove_folder(path));
-    if (mkdir(path, 0777) != 0)
-        ZN_FAIL_GOTO(ZINC_E_IO, "cannot make the folder %s: %s", path, strerror(errno));
-    status = ZINC_OK;
-fail:
+    const zinc_status status = make_temporary(path);
     zn_free(path);
     return status;
+}
+
+void zn_ckpt_discard_named(const char *path)
+{
+    if (zn_fs_is_dir(path) && remove_folder(path) != ZINC_OK)
+        zn_warn("ckpt", "%s", zinc_last_error());
 }
 
 void zn_ckpt_discard(const char *output, int64_t step)
 {
     char *path = NULL;
-    if (zn_ckpt_path(output, step, true, &path) == ZINC_OK && zn_fs_is_dir(path) &&
-        remove_folder(path) != ZINC_OK)
-        zn_warn("ckpt", "%s", zinc_last_error());
+    if (zn_ckpt_path(output, step, true, &path) == ZINC_OK)
+        zn_ckpt_discard_named(path);
     zn_free(path);
+}
+
+zinc_status zn_ckpt_other_files(const char *dir, zn_ckpt_file *files, int max, int *n)
+{
+    zinc_status status = ZINC_OK;
+    DIR *d = opendir(dir);
+    if (!d)
+        ZN_FAIL(ZINC_E_IO, "cannot open the folder %s: %s", dir, strerror(errno));
+    for (const struct dirent *e; status == ZINC_OK && (e = readdir(d));) {
+        if (e->d_name[0] == '.' || strncmp(e->d_name, "shard-", 6) == 0)
+            continue;
+        if (*n >= max)
+            ZN_FAIL_GOTO(ZINC_E_IO, "%s: more than %d files beside the parts", dir, max);
+        status = zn_ckpt_file_of(dir, e->d_name, &files[*n]);
+        ++*n;
+    }
+fail:
+    closedir(d);
+    return status;
 }
 
 /* ---- deleting ---- */
@@ -190,15 +217,25 @@ fail:
     return status;
 }
 
-static zinc_status set_latest(const char *output, int64_t step)
+static zinc_status set_latest(const char *output, const char *folder)
 {
-    char *path = NULL;
-    char name[64];
-    snprintf(name, sizeof name, PREFIX "%" PRId64 "\n", step);
-    ZN_TRY(zn_fs_join(output, LATEST, &path));
-    zinc_status status = zn_fs_write_atomic(path, name, strlen(name));
+    zinc_status status;
+    char *path = NULL, *line = NULL;
+    ZN_TRY_GOTO(zn_fs_join(output, LATEST, &path));
+    ZN_TRY_GOTO(zn_format(&line, "%s\n", strrchr(folder, '/') + 1));
+    ZN_TRY_GOTO(zn_fs_write_atomic(path, line, strlen(line)));
+    status = zn_fs_sync_dir(output);
+fail:
     zn_free(path);
-    return status == ZINC_OK ? zn_fs_sync_dir(output) : status;
+    zn_free(line);
+    return status;
+}
+
+/* Where the finished folder goes. Its temporary one is beside it. */
+static zinc_status final_path(const zn_publish_params *params, char **out)
+{
+    return params->name ? zn_fs_join(params->output, params->name, out)
+                        : zn_ckpt_path(params->output, params->meta->step, false, out);
 }
 
 static zinc_status check_written(const zn_publish_params *params, const char *dir)
@@ -216,13 +253,13 @@ zinc_status zn_ckpt_publish(const zn_publish_params *params)
 {
     zinc_status status;
     char *from = NULL, *to = NULL;
-    const int64_t step = params->meta->step;
-    ZN_TRY_GOTO(zn_ckpt_path(params->output, step, true, &from));
-    ZN_TRY_GOTO(zn_ckpt_path(params->output, step, false, &to));
+    ZN_TRY_GOTO(final_path(params, &to));
+    ZN_TRY_GOTO(zn_format(&from, "%s" TMP_SUFFIX, to));
     ZN_TRY_GOTO(check_written(params, from));
     ZN_TRY_GOTO(replace_folder(from, to));
     ZN_TRY_GOTO(zn_fs_sync_dir(params->output));
-    ZN_TRY_GOTO(set_latest(params->output, step));
+    if (!params->keep_latest)
+        ZN_TRY_GOTO(set_latest(params->output, to));
     status = ZINC_OK;
 fail:
     zn_free(from);
@@ -232,13 +269,9 @@ fail:
 
 /* ---- cleaning ---- */
 
-/* A folder that stepped aside, for its replacement or to be deleted. */
-static void clean_aside(const char *output, const char *name, const char *path)
+/* A folder that stepped aside, for its replacement `target` or (NULL) to be deleted. */
+static void clean_aside(const char *path, const char *target)
 {
-    char *target = NULL;
-    const int64_t step = step_of(name, OLD_SUFFIX);
-    if (step >= 0 && zn_ckpt_path(output, step, false, &target) != ZINC_OK)
-        return;
     if (target && !zn_fs_exists(target)) {
         if (rename(path, target) == 0)
             zn_info("ckpt", "%s is back: its replacement was cut off", target);
@@ -247,7 +280,37 @@ static void clean_aside(const char *output, const char *name, const char *path)
     } else if (zn_ckpt_is(path) && delete_listed(path) != ZINC_OK) {
         zn_warn("ckpt", "%s", zinc_last_error());
     }
+}
+
+static void clean_numbered(const char *output, const char *name, const char *path)
+{
+    char *target = NULL;
+    const int64_t step = step_of(name, OLD_SUFFIX);
+    if (step < 0 || zn_ckpt_path(output, step, false, &target) == ZINC_OK)
+        clean_aside(path, target);
     zn_free(target);
+}
+
+zinc_status zn_ckpt_begin_named(const char *output, const char *name, char **out)
+{
+    zinc_status status;
+    char *path = NULL, *old = NULL, *temporary = NULL;
+    if (!zn_ckpt_plain_name(name))
+        ZN_FAIL(ZINC_E_INVALID, "\"%.200s\" cannot be the name of a checkpoint's folder", name);
+    ZN_TRY_GOTO(zn_fs_join(output, name, &path));
+    ZN_TRY_GOTO(zn_format(&old, "%s" OLD_SUFFIX, path));
+    ZN_TRY_GOTO(zn_format(&temporary, "%s" TMP_SUFFIX, path));
+    if (zn_fs_is_dir(old))
+        clean_aside(old, path);
+    ZN_TRY_GOTO(make_temporary(temporary));
+    *out = temporary;
+    temporary = NULL;
+    status = ZINC_OK;
+fail:
+    zn_free(path);
+    zn_free(old);
+    zn_free(temporary);
+    return status;
 }
 
 static void clean_temporary(const char *path)
@@ -292,7 +355,7 @@ void zn_ckpt_clean(const char *output)
         if (step_of(e->d_name, TMP_SUFFIX) >= 0)
             clean_temporary(path);
         else if (step_of(e->d_name, OLD_SUFFIX) >= 0 || step_of(e->d_name, DELETED_SUFFIX) >= 0)
-            clean_aside(output, e->d_name, path);
+            clean_numbered(output, e->d_name, path);
         zn_free(path);
     }
     if (dir)

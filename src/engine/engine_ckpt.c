@@ -8,6 +8,8 @@
 /* One walk over what a rank saves: counts, copies or writes. */
 typedef struct walk {
     zn_snapshot *snapshot; /* ranges are added */
+    const bool *left_out;
+    zn_zero_visit_fn each;
     int what;
     float *out; /* copied to, and moved on */
     zn_part *part;
@@ -59,25 +61,30 @@ static zinc_status write_values(void *ctx, int param, int64_t offset, int64_t n,
     return zn_part_write(w->part, values, n);
 }
 
-static zinc_status walk_all(const zn_snapshot *snapshot, zn_zero_visit_fn visit, walk *w)
+static zinc_status visit_saved(void *ctx, int param, int64_t offset, int64_t n, const float *values)
+{
+    const walk *w = ctx;
+    return w->left_out && w->left_out[param] ? ZINC_OK : w->each(ctx, param, offset, n, values);
+}
+
+static zinc_status walk_all(const zn_snapshot *snapshot, zn_zero_visit_fn each, walk *w)
 {
     const int n_states = snapshot->optim ? snapshot->optim->n_states : 0;
+    w->left_out = snapshot->left_out;
+    w->each = each;
     for (w->what = ZN_ZERO_MASTERS; w->what < n_states; w->what++)
-        ZN_TRY(visit == count_values
-                   ? zn_zero_visit(zn_engine_zero(snapshot->engine), w->what, visit, w)
-                   : zn_engine_visit(snapshot->engine, w->what, visit, w));
+        ZN_TRY(each == count_values || !snapshot->engine
+                   ? zn_zero_visit(snapshot->zero, w->what, visit_saved, w)
+                   : zn_engine_visit(snapshot->engine, w->what, visit_saved, w));
     return ZINC_OK;
 }
 
-zinc_status zn_snapshot_plan(zn_engine *engine, const zn_optim_ops *optim, zn_snapshot *out)
+zinc_status zn_snapshot_plan(zn_snapshot *snapshot)
 {
-    zn_snapshot snapshot = {.engine = engine, .optim = optim};
-    walk w = {.snapshot = &snapshot};
-    const zinc_status status = walk_all(&snapshot, count_values, &w);
+    walk w = {.snapshot = snapshot};
+    const zinc_status status = walk_all(snapshot, count_values, &w);
     if (status != ZINC_OK)
-        zn_snapshot_fini(&snapshot);
-    else
-        *out = snapshot;
+        zn_snapshot_fini(snapshot);
     return status;
 }
 
@@ -169,19 +176,25 @@ static zinc_status read_range(void *ctx, int what, int param, int64_t offset, in
                         what == ZN_ZERO_MASTERS ? ZN_CKPT_MASTER : what, offset, n, out);
 }
 
-zinc_status zn_engine_restore(zn_engine *engine, zn_ckpt *ckpt)
+zinc_status zn_zero_restore_ckpt(zn_zero *zero, zn_comm *comm, const zn_param_list *list,
+                                 zn_ckpt *ckpt)
 {
     zinc_status status;
     source from = {.ckpt = ckpt};
-    zn_comm *comm = zn_engine_comm(engine);
-    const zn_ckpt_meta *meta = zn_ckpt_get_meta(ckpt);
-    ZN_TRY_GOTO(zn_comm_agree(comm, match(zn_engine_param_list(engine), &from)));
-    ZN_TRY_GOTO(zn_zero_restore(zn_engine_zero(engine), read_range, &from));
-    zn_engine_set_progress(engine, &(zn_engine_progress){.n_applied = meta->n_applied,
-                                                         .n_skipped = meta->n_skipped,
-                                                         .scaler = meta->scaler});
-    status = ZINC_OK;
+    ZN_TRY_GOTO(zn_comm_agree(comm, match(list, &from)));
+    status = zn_zero_restore(zero, read_range, &from);
 fail:
     zn_free(from.param_of);
     return status;
+}
+
+zinc_status zn_engine_restore(zn_engine *engine, zn_ckpt *ckpt)
+{
+    const zn_ckpt_meta *meta = zn_ckpt_get_meta(ckpt);
+    ZN_TRY(zn_zero_restore_ckpt(zn_engine_zero(engine), zn_engine_comm(engine),
+                                zn_engine_param_list(engine), ckpt));
+    zn_engine_set_progress(engine, &(zn_engine_progress){.n_applied = meta->n_applied,
+                                                         .n_skipped = meta->n_skipped,
+                                                         .scaler = meta->scaler});
+    return ZINC_OK;
 }

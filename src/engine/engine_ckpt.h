@@ -11,11 +11,13 @@
 #include "ckpt/ds_layout.h"
 #include "engine/engine.h"
 
-/* The ranges of one rank; they do not change while the engine lives. Zero-initialise; release with
- * zn_snapshot_fini. */
+/* The ranges of one rank; they do not change while the engine lives. Set the first four, which are
+ * borrowed, and zero-initialise the rest; release with zn_snapshot_fini. */
 typedef struct zn_snapshot {
-    zn_engine *engine; /* borrowed */
+    zn_zero *zero;
+    zn_engine *engine; /* of `zero`, for frozen parameters as they were read; NULL: as held */
     const zn_optim_ops *optim;
+    const bool *left_out;  /* [n_specs] parameters that are not saved; NULL: none */
     zn_ckpt_range *ranges; /* [n_ranges] of at most ZN_SNAPSHOT_RANGE elements */
     int n_ranges;
     int64_t n_elems; /* of all ranges */
@@ -25,17 +27,20 @@ typedef struct zn_snapshot {
 #define ZN_SNAPSHOT_RANGE ((int64_t)1 << 20)
 
 /** Find the ranges. Not collective. */
-ZINC_MUST_CHECK zinc_status zn_snapshot_plan(zn_engine *engine, const zn_optim_ops *optim,
-                                             zn_snapshot *out);
+ZINC_MUST_CHECK zinc_status zn_snapshot_plan(zn_snapshot *snapshot);
 void zn_snapshot_fini(zn_snapshot *snapshot);
 /** Copy the values as they are now to out [n_elems]. Not collective. */
 ZINC_MUST_CHECK zinc_status zn_snapshot_copy(const zn_snapshot *snapshot, float *out);
 /** Write them to a part without a copy. Not collective. */
 ZINC_MUST_CHECK zinc_status zn_snapshot_write(const zn_snapshot *snapshot, zn_part *part);
 
-/** Masters and optimizer state from a checkpoint of any world size and stage, counts and loss
- *  scale. Collective. Errors: E_CONFIG if parameters are missing, unknown or misshapen; as
+/** Masters and optimizer state from a checkpoint of any world size and stage. `list` is what `zero`
+ *  was made of. Collective. Errors: E_CONFIG if parameters are missing, unknown or misshapen; as
  *  zn_ckpt_read. */
+ZINC_MUST_CHECK zinc_status zn_zero_restore_ckpt(zn_zero *zero, zn_comm *comm,
+                                                 const zn_param_list *list, zn_ckpt *ckpt);
+
+/** The same of a trainer's engine, with the counts and the loss Collective. */
 ZINC_MUST_CHECK zinc_status zn_engine_restore(zn_engine *engine, zn_ckpt *ckpt);
 
 /** The same from a DeepSpeed checkpoint of any world size and stage; of the loss scale nothing is

@@ -1,106 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/run_state.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/describe.h"
 
 /* ---- what the run is ---- */
-
-/* Named numbers as a JSON object; what is not finite is null. */
-typedef struct named {
-    const char *name;
-    double value;
-} named;
-
-static zinc_status numbers_json(const char *type, const named *items, int n, json_t **out)
-{
-    zinc_status status;
-    zn_buf text = {0};
-    ZN_TRY_GOTO(zn_buf_puts(&text, "{\"type\":"));
-    ZN_TRY_GOTO(zn_json_append_string(&text, type, strlen(type)));
-    for (int i = 0; i < n; i++) {
-        ZN_TRY_GOTO(zn_buf_printf(&text, ",\"%s\":", items[i].name));
-        ZN_TRY_GOTO(zn_json_append_number(&text, items[i].value));
-    }
-    ZN_TRY_GOTO(zn_buf_puts(&text, "}"));
-    ZN_TRY_GOTO(zn_json_parse(text.data, text.n, "a checkpoint's numbers", out));
-    status = ZINC_OK;
-fail:
-    zn_buf_fini(&text);
-    return status;
-}
-
-static zinc_status schedule_json(const zn_train_setup *s, json_t **out)
-{
-    const zn_lr_schedule *l = &s->schedule;
-    const char *type = s->values->scheduler_type ? s->values->scheduler_type
-                       : l->kind == ZN_LR_FIXED  ? "fixed"
-                                                 : s->o->lr_scheduler_type;
-    const named items[] = {
-        {"base_lr", l->base_lr},
-        {"warmup_min_lr", l->warmup_min_lr},
-        {"warmup_max_lr", l->warmup_max_lr},
-        {"warmup_num_steps", (double)l->warmup_num_steps},
-        {"total_num_steps", (double)l->total_num_steps},
-        {"warmup_linear", l->warmup_linear},
-        {"warmup_min_ratio", l->warmup_min_ratio},
-        {"cos_min_ratio", l->cos_min_ratio},
-        {"cycle_min_lr", l->cycle_min_lr},
-        {"cycle_max_lr", l->cycle_max_lr},
-        {"decay_lr_rate", l->decay_lr_rate},
-        {"cycle_first_step_size", (double)l->cycle_first_step_size},
-        {"cycle_second_step_size", (double)l->cycle_second_step_size},
-        {"decay_step_size", (double)l->decay_step_size},
-        {"lr_range_test_min_lr", l->lr_range_test_min_lr},
-        {"lr_range_test_step_rate", l->lr_range_test_step_rate},
-        {"lr_range_test_step_size", (double)l->lr_range_test_step_size},
-        {"num_cycles", l->num_cycles},
-        {"power", l->power},
-        {"lr_end", l->lr_end},
-    };
-    return numbers_json(type, items, (int)(sizeof items / sizeof items[0]), out);
-}
-
-static zinc_status hyper_json(const zn_train_setup *s, json_t **out)
-{
-    const zn_optim_hyper *h = &s->hyper;
-    const named items[] = {
-        {"lr", h->lr},
-        {"beta1", h->beta1},
-        {"beta2", h->beta2},
-        {"eps", h->eps},
-        {"weight_decay", h->weight_decay},
-        {"decay_all", s->decay_all},
-        {"bias_correction", h->bias_correction},
-        {"decoupled_decay", h->decoupled_decay},
-        {"momentum", h->momentum},
-        {"dampening", h->dampening},
-        {"nesterov", h->nesterov},
-        {"min_coeff", h->min_coeff},
-        {"max_coeff", h->max_coeff},
-    };
-    return numbers_json(s->optim->name, items, (int)(sizeof items / sizeof items[0]), out);
-}
-
-static zinc_status config_json(const zn_train_setup *s, json_t **out)
-{
-    zinc_status status;
-    zn_buf text = {0};
-    json_t *document = NULL;
-    ZN_TRY_GOTO(zn_config_append_json(s->config, &text));
-    ZN_TRY_GOTO(zn_json_parse(text.data, text.n, "the resolved configuration", &document));
-    *out = json_incref(json_object_get(document, "resolved"));
-    status = ZINC_OK;
-fail:
-    json_decref(document);
-    zn_buf_fini(&text);
-    return status;
-}
 
 /* Of config.json without what saving a model changes in it. */
 static zinc_status hash_config(const char *path, uint64_t *out)
@@ -142,9 +51,11 @@ fail:
     return status;
 }
 
-static const char *precision(const zn_config_values *values)
+static const char *schedule_type(const zn_train_setup *s)
 {
-    return values->bf16.enabled ? "bfloat16" : values->fp16.enabled ? "float16" : "float32";
+    return s->values->scheduler_type         ? s->values->scheduler_type
+           : s->schedule.kind == ZN_LR_FIXED ? "fixed"
+                                             : s->o->lr_scheduler_type;
 }
 
 zinc_status zn_run_state_fill(const zn_train_setup *setup, zn_ckpt_meta *out)
@@ -159,13 +70,13 @@ zinc_status zn_run_state_fill(const zn_train_setup *setup, zn_ckpt_meta *out)
                       .stage = setup->values->zero.stage,
                       .n_ranks = setup->n_ranks};
     snprintf(m.optimizer, sizeof m.optimizer, "%s", setup->optim->name);
-    snprintf(m.dtype, sizeof m.dtype, "%s", precision(setup->values));
+    snprintf(m.dtype, sizeof m.dtype, "%s", zn_describe_dtype(setup->values));
     for (int k = 0; k < m.n_states; k++)
         snprintf(m.state_names[k], sizeof m.state_names[k], "%s", setup->optim->state_names[k]);
     ZN_TRY_GOTO(hash_files(setup, &m));
-    ZN_TRY_GOTO(schedule_json(setup, &m.schedule));
-    ZN_TRY_GOTO(hyper_json(setup, &m.hyper));
-    ZN_TRY_GOTO(config_json(setup, &m.config));
+    ZN_TRY_GOTO(zn_describe_schedule(&setup->schedule, schedule_type(setup), &m.schedule));
+    ZN_TRY_GOTO(zn_describe_hyper(&setup->hyper, setup->optim->name, setup->decay_all, &m.hyper));
+    ZN_TRY_GOTO(zn_describe_config(setup->config, &m.config));
     *out = m;
     return ZINC_OK;
 fail:
@@ -183,8 +94,16 @@ static zinc_status refuse(const char *path, const char *what, int64_t saved, int
             (long long)saved, (long long)now, advice);
 }
 
+/* A program that gives its own batches (libzinc, Python) knows no training set. */
+static bool has_no_rows(const zn_ckpt_meta *saved)
+{
+    return saved->n_rows == 0;
+}
+
 static zinc_status check_order(const zn_ckpt_meta *saved, const zn_ckpt_meta *now, const char *path)
 {
+    if (has_no_rows(saved))
+        return ZINC_OK;
     if (saved->seed != now->seed)
         return refuse(path, "--seed", (int64_t)saved->seed, (int64_t)now->seed,
                       "; the order of the samples depends on it");
@@ -198,6 +117,11 @@ static zinc_status check_order(const zn_ckpt_meta *saved, const zn_ckpt_meta *no
     if (saved->n_tokens != now->n_tokens)
         return refuse(path, "a training set of tokens:", saved->n_tokens, now->n_tokens,
                       "; give the same --train_file and --block_size");
+    return ZINC_OK;
+}
+
+static zinc_status check_batch(const zn_ckpt_meta *saved, const zn_ckpt_meta *now, const char *path)
+{
     if (saved->train_batch_size != now->train_batch_size)
         return refuse(path, "train_batch_size", saved->train_batch_size, now->train_batch_size,
                       " (micro-batch x accumulation x ranks); change "
@@ -221,6 +145,9 @@ static zinc_status check_optimizer(const zn_ckpt_meta *saved, const zn_ckpt_meta
 
 static void tell_changes(const zn_ckpt_meta *saved, const zn_ckpt_meta *now)
 {
+    if (has_no_rows(saved))
+        zn_info("train", "the checkpoint is of a program with batches of its own: the order of the "
+                         "samples is this run's");
     if (saved->n_ranks != now->n_ranks || saved->stage != now->stage)
         zn_info("train", "the checkpoint is of %d ranks at stage %d; going on with %d at stage %d",
                 saved->n_ranks, saved->stage, now->n_ranks, now->stage);
@@ -231,9 +158,9 @@ static void tell_changes(const zn_ckpt_meta *saved, const zn_ckpt_meta *now)
         zn_info("train", "the learning rate schedule is not the checkpoint's: this run's is used");
     if (!json_equal(saved->hyper, now->hyper))
         zn_info("train", "the optimizer's numbers are not the checkpoint's: this run's are used");
-    if (saved->model_hash != now->model_hash)
+    if (saved->model_hash && saved->model_hash != now->model_hash)
         zn_warn("train", "config.json is not the one that the checkpoint was made with");
-    if (saved->tokenizer_hash != now->tokenizer_hash)
+    if (saved->tokenizer_hash && saved->tokenizer_hash != now->tokenizer_hash)
         zn_warn("train", "tokenizer.json is not the one that the checkpoint was made with");
 }
 
@@ -243,6 +170,8 @@ zinc_status zn_run_state_check(const zn_train_setup *setup, const char *path,
     zn_ckpt_meta now = {0};
     ZN_TRY(zn_run_state_fill(setup, &now));
     zinc_status status = check_order(saved, &now, path);
+    if (status == ZINC_OK)
+        status = check_batch(saved, &now, path);
     if (status == ZINC_OK)
         status = check_optimizer(saved, &now, path);
     if (status == ZINC_OK && tell)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/saving.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -134,19 +132,8 @@ fail:
 /* config.json, tokenizer and the like: whatever the copy put beside the parts. */
 static zinc_status add_model_files(zn_saver *saver)
 {
-    zinc_status status = ZINC_OK;
     ZN_TRY(zn_train_copy_model_files(saver->s, saver->dir));
-    DIR *dir = opendir(saver->dir);
-    if (!dir)
-        ZN_FAIL(ZINC_E_IO, "cannot open the folder %s: %s", saver->dir, strerror(errno));
-    for (const struct dirent *e; status == ZINC_OK && (e = readdir(dir));)
-        if (e->d_name[0] != '.' && strncmp(e->d_name, "shard-", 6) != 0 &&
-            saver->n_files < MAX_FILES) {
-            status = zn_ckpt_file_of(saver->dir, e->d_name, &saver->files[saver->n_files]);
-            saver->n_files++;
-        }
-    closedir(dir);
-    return status;
+    return zn_ckpt_other_files(saver->dir, saver->files, MAX_FILES, &saver->n_files);
 }
 
 static void write_all(zn_saver *saver)
@@ -206,7 +193,9 @@ static zinc_status prepare(zn_saver *saver)
         return ZINC_OK;
     ZN_TRY(zn_alloc_array(&saver->all, 2 * (size_t)saver->n_ranks, sizeof *saver->all,
                           "checkpoint files"));
-    ZN_TRY(zn_snapshot_plan(saver->engine, saver->s->optim, &saver->snapshot));
+    saver->snapshot = (zn_snapshot){
+        .zero = zn_engine_zero(saver->engine), .engine = saver->engine, .optim = saver->s->optim};
+    ZN_TRY(zn_snapshot_plan(&saver->snapshot));
     if (saver->rank == 0)
         ZN_TRY(zn_run_state_fill(saver->s, &saver->meta));
     saver->meta.run_id =

@@ -13,6 +13,7 @@
 
 int main(void)
 {
+    SIZE(zinc_checkpoint_info);
     SIZE(zinc_comm_host);
     SIZE(zinc_comm_params);
     SIZE(zinc_comm_stats);
@@ -22,6 +23,7 @@ int main(void)
     SIZE(zinc_memory);
     SIZE(zinc_param);
     SIZE(zinc_progress);
+    SIZE(zinc_save_params);
     SIZE(zinc_stats);
     SIZE(zinc_step_result);
     SIZE(zinc_tensor);
