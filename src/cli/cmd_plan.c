@@ -198,6 +198,7 @@ static zinc_status read_config(plan_job *job)
 {
     const zn_config_facts facts = {.world_size = job->run.hw.gpus * job->run.hw.nodes,
                                    .hidden_size = job->spec.C,
+                                   .ranks_per_node = job->run.hw.gpus,
                                    .default_micro_batch = job->local ? TRAINER_MICRO_BATCH : 1};
     zn_optim_hyper hyper;
     ZN_TRY(zn_config_load(zn_args_get(job->args, "deepspeed"), &job->config));

@@ -157,7 +157,7 @@ typedef struct zn_config_facts {
     int64_t n_samples;   /* training samples, from which max_steps follows with n_epochs */
     double n_epochs;
     int64_t default_micro_batch; /* where nothing else gives one; 0: that is an error */
-    int64_t ranks_per_node;      /* for HYBRID_SHARD */
+    int64_t ranks_per_node;      /* for HYBRID_SHARD; 0: all are on one */
 } zn_config_facts;
 
 /** Read a ds_config.json. path NULL: an empty configuration, all defaults. Not collective.

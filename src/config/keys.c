@@ -45,7 +45,7 @@
 #define PARAMS_ON_DISK "parameters are not offloaded to disk"
 #define PINNED "there is no page-locked memory without an accelerator"
 #define OVERLAPS "reading, updating and writing always overlap"
-#define ALL_RANKS "everything is sharded over all ranks"
+#define MICS "fsdp.shard_size says how many ranks share a copy"
 #define UNITS "the units are the embedding, each block and the head"
 #define SCALED "the loss carries the division and sums over ranks are fp32, so none is needed"
 #define NO_MODULES "the profile is of phases, not of modules"
@@ -345,8 +345,10 @@ const zn_key zn_keys[] = {
       .doc = "say when the recorded order of modules changes"),
     A("zero_optimization.enable_sanity_checks", BOOL, "false", "debug builds check collectives",
       .doc = "check collectives across ranks"),
-    R("zero_optimization.zero_hpz_partition_size", INT, "1", "Zinc has no secondary shards",
-      .min = 1, TO(I64, zero.hpz_partition_size), .doc = "ZeRO++: ranks that share a second copy"),
+    H("zero_optimization.zero_hpz_partition_size", INT, "1", .min = 1, .max = 2147483647,
+      TO(I64, zero.hpz_partition_size),
+      .doc = "ZeRO++: so many consecutive ranks, a node's, keep a second copy of the parameters "
+             "between them, from which backward gathers; stage 3"),
     R("zero_optimization.zero_quantized_weights", BOOL, "false", NO_GPU_COMPRESSION,
       .doc = "ZeRO++: gather in int8"),
     R("zero_optimization.zero_quantized_nontrainable_weights", BOOL, "false", NO_GPU_COMPRESSION,
@@ -430,9 +432,9 @@ const zn_key zn_keys[] = {
       .flags = ZN_KEY_BOOL_TO_CPU, .doc = "deprecated; true means device cpu"),
     L("zero_optimization.cpu_offload_use_pin_memory", BOOL,
       "zero_optimization.offload_optimizer.pin_memory", .doc = "deprecated"),
-    X("zero_optimization.mics_shard_size", INT, "-1", "MiCS", .min = -1,
+    X("zero_optimization.mics_shard_size", INT, "-1", MICS, .min = -1,
       .doc = "MiCS: ranks that share a copy"),
-    X("zero_optimization.mics_hierarchical_params_gather", BOOL, "false", "MiCS",
+    X("zero_optimization.mics_hierarchical_params_gather", BOOL, "false", MICS,
       .doc = "MiCS: gather in two levels"),
     X("zero_optimization.zeropp_loco_param", NAMES, NULL, NO_GPU_COMPRESSION, .flags = ZN_KEY_NULL,
       .doc = "ZeRO++: error feedback"),
@@ -463,15 +465,18 @@ const zn_key zn_keys[] = {
              "NO_SHARD 0; the HYBRID ones as the first two, inside a node"),
     H("fsdp.reshard_after_forward", BOOL, "true", TO(BOOL, zero.reshard_after_forward),
       .doc = "false: a unit stays gathered from its forward to its backward, stage 3"),
-    R("fsdp.shard_size", INT, "0", ALL_RANKS, TO(I64, zero.shard_size),
-      .doc = "ranks that share one copy of what is sharded; 0: all, HYBRID: the ranks of a node"),
-    R("fsdp.auto_wrap_policy", CHOICE, "TRANSFORMER_BASED_WRAP", UNITS,
+    H("fsdp.shard_size", INT, "0", .max = 2147483647, TO(I64, zero.shard_size),
+      .doc = "consecutive ranks that hold what is sharded once between them, the others have "
+             "copies; 0: all ranks, HYBRID: the ranks of a node"),
+    H("fsdp.auto_wrap_policy", CHOICE, "TRANSFORMER_BASED_WRAP",
       .words = "TRANSFORMER_BASED_WRAP SIZE_BASED_WRAP NO_WRAP", .flags = ZN_KEY_NO_CASE,
-      TO(CHOICE, zero.wrap_policy), .doc = "what is gathered at once"),
+      TO(CHOICE, zero.wrap_policy),
+      .doc = "what is gathered at once: the embedding, each block and the head; neighbours "
+             "together until they have min_num_params; the whole model"),
     A("fsdp.transformer_layer_cls_to_wrap", TEXT, "null", UNITS,
       .flags = ZN_KEY_NULL | ZN_KEY_FULFILLED, .doc = "classes of the blocks, separated by commas"),
-    A("fsdp.min_num_params", INT, "100000000", "it belongs to SIZE_BASED_WRAP",
-      TO(I64, zero.wrap_min_num_params), .doc = "smallest unit of SIZE_BASED_WRAP, elements"),
+    H("fsdp.min_num_params", INT, "100000000", TO(I64, zero.wrap_min_num_params),
+      .doc = "smallest unit of SIZE_BASED_WRAP, elements"),
     H("fsdp.backward_prefetch", CHOICE, "BACKWARD_PRE",
       .words = "BACKWARD_PRE BACKWARD_POST NO_PREFETCH", .flags = ZN_KEY_NO_CASE,
       TO(CHOICE, zero.backward_prefetch),

@@ -65,15 +65,68 @@ static void keep_units(zn_config *config)
     }
 }
 
-static zinc_status apply(zn_config *config, const zn_slot *slot, const strategy *s)
+static zinc_status apply(zn_config *config, const zn_config_facts *facts, const zn_slot *slot,
+                         const strategy *s)
 {
+    zn_slot *size = zn_slot_at(config->resolved, "fsdp.shard_size");
+    const int64_t node = facts->ranks_per_node > 0 ? facts->ranks_per_node : facts->world_size;
     ZN_TRY(imply(config, slot, "zero_optimization.stage", s->stage));
     if (s->stage == 3)
         ZN_TRY(imply(config, slot, "fsdp.reshard_after_forward", s->reshards));
-    if (s->inside_node)
-        return zn_config_add_error(config, "fsdp.sharding_strategy", slot->line, slot->column,
-                                   "FULL_SHARD and SHARD_GRAD_OP shard over all ranks",
-                                   "not supported: everything is sharded over all ranks");
+    if (s->inside_node && size->integer == 0)
+        derive(size, node, "the ranks of a node");
+    else if (!s->inside_node && size->integer > 0)
+        return zn_config_add_error(config, "fsdp.shard_size", size->line, size->column,
+                                   "HYBRID_SHARD and HYBRID_SHARD_ZERO2 shard over fewer ranks",
+                                   "fsdp.sharding_strategy %s (line %d) shards over all ranks",
+                                   slot->text, slot->line);
+    return ZINC_OK;
+}
+
+/* A group cannot have more ranks than there are, nor leave some over. */
+static zinc_status check_group(zn_config *config, const char *path, int64_t n_ranks)
+{
+    zn_slot *size = zn_slot_at(config->resolved, path);
+    const int64_t given = size->integer;
+    if (given > n_ranks) {
+        ZN_TRY(zn_config_add_note(config,
+                                  "%s: %s is %lld, and there are %lld ranks: it is taken "
+                                  "as %lld",
+                                  config->name, path, (long long)given, (long long)n_ranks,
+                                  (long long)n_ranks));
+        derive(size, n_ranks, "there are no more ranks");
+    } else if (given > 1 && n_ranks % given != 0) {
+        return zn_config_add_error(
+            config, path, size->line, size->column, "take a divisor of the number of ranks",
+            "%lld ranks cannot be cut into groups of %lld", (long long)n_ranks, (long long)given);
+    }
+    return ZINC_OK;
+}
+
+static zinc_status check_groups(zn_config *config, int64_t n_ranks)
+{
+    const int64_t stage = zn_slot_at(config->resolved, "zero_optimization.stage")->integer;
+    const zn_slot *shard = zn_slot_at(config->resolved, "fsdp.shard_size");
+    zn_slot *second = zn_slot_at(config->resolved, "zero_optimization.zero_hpz_partition_size");
+    ZN_TRY(check_group(config, "fsdp.shard_size", n_ranks));
+    ZN_TRY(check_group(config, "zero_optimization.zero_hpz_partition_size", n_ranks));
+    if (shard->integer > 0 && shard->integer < n_ranks && stage == 0)
+        ZN_TRY(zn_config_add_error(config, "fsdp.shard_size", shard->line, shard->column,
+                                   "leave it out, or use stage 1, 2 or 3",
+                                   "stage 0 shards nothing"));
+    if (second->integer > 1 && stage != 3) {
+        ZN_TRY(zn_config_add_note(config,
+                                  "%s:%d: zero_optimization.zero_hpz_partition_size has no effect "
+                                  "in stage %d, whose parameters are whole on every rank",
+                                  config->name, second->line, (int)stage));
+        derive(second, 1, "no effect below stage 3");
+    }
+    if (second->integer > 1 && shard->integer > 0 && shard->integer < n_ranks)
+        ZN_TRY(zn_config_add_error(config, "zero_optimization.zero_hpz_partition_size",
+                                   second->line, second->column, "leave one of them out",
+                                   "with shard groups of %lld ranks (fsdp.shard_size) parameters "
+                                   "are near already",
+                                   (long long)shard->integer));
     return ZINC_OK;
 }
 
@@ -82,9 +135,9 @@ zinc_status zn_config_resolve_strategy(zn_config *config, const zn_config_facts 
     const zn_slot *slot = zn_slot_at(config->resolved, "fsdp.sharding_strategy");
     const zn_slot *prefetch = zn_slot_at(config->resolved, "fsdp.backward_prefetch");
     zn_slot *bucket = zn_slot_at(config->resolved, "zero_optimization.stage3_prefetch_bucket_size");
-    (void)facts;
     if (slot->state == ZN_SLOT_GIVEN)
-        ZN_TRY(apply(config, slot, find(slot)));
+        ZN_TRY(apply(config, facts, slot, find(slot)));
+    ZN_TRY(check_groups(config, facts->world_size));
     if (!zn_slot_at(config->resolved, "fsdp.reshard_after_forward")->flag)
         keep_units(config);
     if (strcasecmp(prefetch->text, "NO_PREFETCH") == 0 && bucket->source == ZN_FROM_DEFAULT)

@@ -41,6 +41,18 @@ static zn_zero_tier tier_of(zn_offload_device device)
                                        : ZN_ZERO_ON_DEVICE;
 }
 
+/* Groups of ranks, what is kept and what is gathered together; nothing that the stage has no use
+ * for, so that a plan may change the stage alone. */
+static void set_sharding(const zn_config_values *c, zn_zero_params *out)
+{
+    out->shard_ranks = c->zero.stage > 0 ? (int)c->zero.shard_size : 0;
+    out->secondary_ranks = c->zero.stage == 3 ? (int)c->zero.hpz_partition_size : 0;
+    out->keep_for_backward = c->zero.stage == 3 && !c->zero.reshard_after_forward;
+    out->min_unit_elems = c->zero.wrap_policy == ZN_WRAP_NONE   ? INT64_MAX
+                          : c->zero.wrap_policy == ZN_WRAP_SIZE ? c->zero.wrap_min_num_params
+                                                                : 0;
+}
+
 void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
 {
     const zn_config_values *c = params->config;
@@ -65,6 +77,7 @@ void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
     out->sub_group = c->zero.sub_group_size;
     out->overlap_comm = c->zero.overlap_comm;
     out->share_parameters = params->share_parameters;
+    set_sharding(c, out);
     out->optimizer_tier = tier_of(c->zero.offload_optimizer);
     out->param_tier = tier_of(c->zero.offload_param);
     out->disk_path = c->zero.offload_optimizer_nvme_path;

@@ -26,11 +26,14 @@ static zinc_status append_traffic(const zn_zero_plan *z, zn_buf *out)
     return zn_buf_printf(
         out,
         ",\"traffic\":{\"reduce_elements\":%" PRId64 ",\"gather_elements\":%" PRId64
-        ",\"sent_bytes\":%.0f,\"collectives\":%" PRId64 ",\"to_device_bytes\":%" PRId64
+        ",\"shard_ranks\":%d,\"replicas\":%d,\"sent_bytes\":%.0f,\"replica_bytes\":%.0f"
+        ",\"secondary_bytes\":%.0f,\"collectives\":%" PRId64 ",\"to_device_bytes\":%" PRId64
         ",\"to_host_bytes\":%" PRId64 ",\"disk_read_bytes\":%" PRId64
         ",\"disk_written_bytes\":%" PRId64 "}",
-        z->reduce_elems, z->gather_elems, z->reduce_bytes + z->gather_bytes, z->n_collectives,
-        z->to_device_bytes, z->to_host_bytes, z->disk_read_bytes, z->disk_written_bytes);
+        z->reduce_elems, z->gather_elems, z->shard_ranks, z->n_replicas,
+        z->reduce_bytes + z->gather_bytes + z->replica_bytes + z->secondary_bytes, z->replica_bytes,
+        z->secondary_bytes, z->n_collectives, z->to_device_bytes, z->to_host_bytes,
+        z->disk_read_bytes, z->disk_written_bytes);
 }
 
 static zinc_status append_times(const zn_plan *plan, zn_buf *out)

@@ -127,7 +127,7 @@ static zinc_status append_step(const zn_plan *plan, zn_buf *out)
 {
     const zn_zero_plan *z = &plan->zero;
     char sent[CELL], up[CELL], down[CELL], disk[CELL];
-    cell(sent, z->reduce_bytes + z->gather_bytes, false);
+    cell(sent, z->reduce_bytes + z->gather_bytes + z->replica_bytes + z->secondary_bytes, false);
     cell(up, (double)z->to_device_bytes, false);
     cell(down, (double)z->to_host_bytes, false);
     cell(disk, (double)(z->disk_read_bytes + z->disk_written_bytes), false);
@@ -135,6 +135,13 @@ static zinc_status append_step(const zn_plan *plan, zn_buf *out)
                          "a step sends %s a rank in %" PRId64
                          " collectives; to the device %s, to the host %s, disk %s\n",
                          sent, z->n_collectives, up, down, disk));
+    cell(up, z->replica_bytes, false);
+    if (z->n_replicas > 1)
+        ZN_TRY(zn_buf_printf(out, "%s of it between %d replicas of %d ranks each\n", up,
+                             z->n_replicas, z->shard_ranks));
+    cell(up, z->secondary_bytes, false);
+    if (z->secondary_bytes > 0)
+        ZN_TRY(zn_buf_printf(out, "%s of it from second copies\n", up));
     if (plan->step_s <= 0)
         return zn_buf_puts(out, "no step time: give --preset, or --flops and the rates\n");
     ZN_TRY(zn_buf_printf(out, "about %.4g ms a step, %.4g tokens/s in all; alone:",

@@ -49,6 +49,12 @@ static double network_rate(const zn_plan_hardware *hw)
     return hw->peer > 0 && hw->peer < hw->network ? hw->peer : hw->network;
 }
 
+/* Groups of n consecutive ranks stay inside a node if its number of ranks is a multiple of n. */
+static double group_rate(const zn_plan_hardware *hw, int n)
+{
+    return n > 0 && hw->gpus % n == 0 ? hw->peer : network_rate(hw);
+}
+
 /* Bytes an update reads and writes: gradient, master and states; master, states and parameter. */
 static double update_seconds(const zn_plan_run *run, const zn_plan *plan)
 {
@@ -69,11 +75,14 @@ void zn_plan_time(const zn_plan_run *run, zn_plan *plan)
     const bool streamed = run->config.zero.offload_param != ZN_OFFLOAD_NONE;
     double *s = plan->seconds;
     const double publish =
-        run->config.zero.stage < 3 ? at_rate(z->gather_bytes, network_rate(hw)) : 0;
+        run->config.zero.stage < 3 ? at_rate(z->gather_bytes, group_rate(hw, z->shard_ranks)) : 0;
     const double down = at_rate((double)z->to_host_bytes, hw->link);
     const double up = at_rate((double)z->to_device_bytes, hw->link);
     s[ZN_PLAN_COMPUTE] = compute_seconds(run);
-    s[ZN_PLAN_NETWORK] = at_rate(z->reduce_bytes + z->gather_bytes, network_rate(hw));
+    s[ZN_PLAN_NETWORK] =
+        at_rate(z->reduce_bytes + z->gather_bytes, group_rate(hw, z->shard_ranks)) +
+        at_rate(z->secondary_bytes, group_rate(hw, (int)run->config.zero.hpz_partition_size)) +
+        at_rate(z->replica_bytes, network_rate(hw));
     s[ZN_PLAN_LINK] = down + up;
     s[ZN_PLAN_OPTIMIZER] = update_seconds(run, plan);
     s[ZN_PLAN_DISK] =

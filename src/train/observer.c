@@ -18,8 +18,9 @@
 typedef struct step_times {
     double phase[ZN_N_PHASES];
     double reduce_wait, gather_wait;
-    double forward, compute; /* compute: forward and backward, waits included */
-    double forward_wait;     /* of forward */
+    double forward, compute;                /* compute: forward and backward, waits included */
+    double forward_wait;                    /* of forward */
+    double sent, to_replicas, of_secondary; /* bytes; the latter two are in the first */
 } step_times;
 
 struct zn_observer {
@@ -31,6 +32,7 @@ struct zn_observer {
     char *eval_path;
     double mark;        /* zn_sys_now() of the last lap */
     zn_zero_stats seen; /* at the last lap */
+    step_times before;  /* bytes sent until this step */
     step_times now;     /* of this step */
     step_times sum;     /* of the n_summed steps since the last line */
     int64_t n_summed;
@@ -96,6 +98,17 @@ void zn_observer_close(zn_observer *observer)
 
 /* ---- the clock ---- */
 
+static void count_bytes(const zn_observer *o, step_times *out)
+{
+    zn_comm_stats comm;
+    zn_zero_stats zero;
+    zn_comm_get_stats(zn_engine_comm(o->engine), &comm);
+    zn_zero_get_stats(zn_engine_zero(o->engine), &zero);
+    out->sent = (double)(comm.all_gather_bytes + comm.reduce_scatter_bytes);
+    out->to_replicas = (double)zero.replica_bytes;
+    out->of_secondary = (double)zero.secondary_bytes;
+}
+
 void zn_observer_begin(zn_observer *observer)
 {
     if (!observer)
@@ -103,6 +116,7 @@ void zn_observer_begin(zn_observer *observer)
     observer->now = (step_times){0};
     observer->flops = 0;
     observer->head_forward_flops = 0;
+    count_bytes(observer, &observer->before);
     zn_zero_get_stats(zn_engine_zero(observer->engine), &observer->seen);
     observer->mark = zn_sys_now();
 }
@@ -147,6 +161,9 @@ static void add_times(step_times *sum, const step_times *t)
     sum->forward += t->forward;
     sum->forward_wait += t->forward_wait;
     sum->compute += t->compute;
+    sum->sent += t->sent;
+    sum->to_replicas += t->to_replicas;
+    sum->of_secondary += t->of_secondary;
 }
 
 /* ---- what is printed ---- */
@@ -289,6 +306,10 @@ zinc_status zn_observer_step(zn_observer *observer, const zn_metrics_row *row,
 {
     ZN_TRY(zn_monitor_step(observer->monitor, row));
     zn_observer_lap(observer, ZN_PHASE_LOGGING);
+    count_bytes(observer, &observer->now);
+    observer->now.sent -= observer->before.sent;
+    observer->now.to_replicas -= observer->before.to_replicas;
+    observer->now.of_secondary -= observer->before.of_secondary;
     add_times(&observer->sum, &observer->now);
     observer->n_summed++;
     add_run(observer);
@@ -315,6 +336,18 @@ static zinc_status append_share(const zn_observer *o, const char *name, double s
                                    : ZINC_OK;
 }
 
+/* Parameters and gradients, exactly, and which of them leave the shard group. */
+static zinc_status append_sent(const zn_observer *o, zn_buf *out)
+{
+    const double n = (double)o->n_steps;
+    ZN_TRY(zn_buf_printf(out, "\n  sent: %.0f bytes a step", o->run.sent / n));
+    if (o->run.to_replicas > 0)
+        ZN_TRY(zn_buf_printf(out, ", %.0f of them to replicas", o->run.to_replicas / n));
+    if (o->run.of_secondary > 0)
+        ZN_TRY(zn_buf_printf(out, ", %.0f of them from second copies", o->run.of_secondary / n));
+    return ZINC_OK;
+}
+
 static zinc_status append_summary(const zn_observer *o, double peak, zn_buf *out)
 {
     const step_times *t = &o->run;
@@ -332,6 +365,7 @@ static zinc_status append_summary(const zn_observer *o, double peak, zn_buf *out
     ZN_TRY(append_share(o, "waiting to gather", t->gather_wait, 0, 0, out));
     ZN_TRY(append_share(o, "optimizer", t->phase[ZN_PHASE_STEP], 0, 0, out));
     ZN_TRY(append_share(o, "other", t->phase[ZN_PHASE_LOGGING], 0, 0, out));
+    ZN_TRY(append_sent(o, out));
     return zn_buf_printf(out,
                          "\n  peak: %.4g GFLOP/s of fused multiply-adds, measured at the start. "
                          "Backward has the head's forward.",

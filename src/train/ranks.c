@@ -105,6 +105,14 @@ static int mpi_rank(void)
     return mpi_env(names, 3);
 }
 
+int zn_train_ranks_per_node(const zn_train_options *o, int n_ranks)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_STEP_TASKS_PER_NODE"};
+    const int n = strcmp(o->comm, "mpi") == 0 ? mpi_env(names, 3) : n_ranks;
+    return n > 0 ? n : n_ranks;
+}
+
 /* Without PMI every process would be an MPI job of its own. */
 static zinc_status check_srun(void)
 {

@@ -217,7 +217,8 @@ static zinc_status resolve_config(zn_train_setup *s)
                                    .max_steps = o->max_steps > 0 ? o->max_steps : 0,
                                    .n_samples = zn_dataset_n_rows(s->train),
                                    .n_epochs = o->num_train_epochs,
-                                   .default_micro_batch = 8};
+                                   .default_micro_batch = 8,
+                                   .ranks_per_node = zn_train_ranks_per_node(o, s->n_ranks)};
     const zinc_status status = zn_config_resolve(s->config, &facts);
     ZN_TRY(report_config(s->config, status));
     s->values = zn_config_get(s->config);

@@ -70,6 +70,10 @@ ZINC_MUST_CHECK zinc_status zn_train_resume_find(zn_train_setup *setup, bool tel
 /** The engine's first state: of the checkpoint, the model's weights, or random. Collective. */
 ZINC_MUST_CHECK zinc_status zn_train_load_state(const zn_train_setup *setup, zn_engine *engine);
 
+/* ranks.c */
+/** Ranks of this process's machine, of n_ranks in all. */
+int zn_train_ranks_per_node(const zn_train_options *o, int n_ranks);
+
 /* run.c */
 /** One rank from device to saved model. `world` for the thread backend, else NULL. */
 ZINC_MUST_CHECK zinc_status zn_train_rank(const zn_train_setup *setup, int rank,

@@ -159,7 +159,8 @@ static void fill_traffic(const zn_zero_dry *run, const dry_sums *sums, zn_zero_p
     out->replica_bytes = 2.0 * (double)sums->trainable_shard * sizeof(float) *
                          (out->n_replicas - 1) / out->n_replicas;
     out->n_collectives = run->n_reduces * reductions + run->n_gathers * micro +
-                         (p->stage == 0 ? run->n_reduces : published > 0);
+                         (p->stage == 0 ? run->n_reduces : published > 0) +
+                         (out->n_replicas > 1 ? 2 * run->n_reduces : 0);
 }
 
 /* Copies between device, host and disk in one optimizer step. */

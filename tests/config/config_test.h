@@ -22,12 +22,12 @@ static inline zn_config *resolved(const char *text, int64_t world)
     return config;
 }
 
-/* The first error of a text, while parsing or resolving for two ranks, contains both parts (NULL:
- * any), and every error has the file's name in front. */
-static inline void refused(const char *text, const char *part, const char *other)
+/* The first error of a text, while parsing or resolving for `world` ranks, contains both parts
+ * (NULL: any), and every error has the file's name in front. */
+static inline void refused_for(int64_t world, const char *text, const char *part, const char *other)
 {
     zn_config *config = NULL;
-    const zn_config_facts facts = {.world_size = 2};
+    const zn_config_facts facts = {.world_size = world};
     zinc_status status = zn_config_parse(text, strlen(text), "ds.json", &config);
     if (status == ZINC_OK)
         status = zn_config_resolve(config, &facts);
@@ -40,6 +40,11 @@ static inline void refused(const char *text, const char *part, const char *other
     if (!strstr(line, part) || (other && !strstr(line, other)))
         fail_msg("%s: the error is \"%s\"", text, line);
     zn_config_destroy(config);
+}
+
+static inline void refused(const char *text, const char *part, const char *other)
+{
+    refused_for(2, text, part, other);
 }
 
 /* The JSON document of a configuration. Release with json_decref. */

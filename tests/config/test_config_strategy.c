@@ -10,7 +10,11 @@ static void a_strategy_sets_the_stage_and_says_so(void **state)
         const char *name;
         int stage;
         bool reshards;
-    } cases[] = {{"FULL_SHARD", 3, true}, {"SHARD_GRAD_OP", 3, false}, {"no_shard", 0, true}};
+    } cases[] = {{"FULL_SHARD", 3, true},
+                 {"SHARD_GRAD_OP", 3, false},
+                 {"no_shard", 0, true},
+                 {"HYBRID_SHARD", 3, true},
+                 {"HYBRID_SHARD_ZERO2", 3, false}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[200];
@@ -51,14 +55,51 @@ static void a_stage_that_is_not_the_strategys_is_refused(void **state)
                                2));
 }
 
-static void strategies_inside_a_node_are_refused_by_name(void **state)
+/* 8 ranks on nodes of 4. */
+static zn_config *on_nodes(const char *text)
+{
+    const zn_config_facts facts = {.world_size = 8, .ranks_per_node = 4};
+    zn_config *config = NULL;
+    assert_ok(zn_config_parse(text, strlen(text), "ds.json", &config));
+    assert_ok(zn_config_resolve(config, &facts));
+    return config;
+}
+
+static void hybrid_shards_over_the_ranks_of_a_node_or_as_many_as_are_given(void **state)
 {
     (void)state;
-    refused("{" MB "\"fsdp\":{\"sharding_strategy\":\"HYBRID_SHARD\"}}", "fsdp.sharding_strategy",
-            "not supported");
-    refused("{" MB "\"fsdp\":{\"shard_size\":2}}", "fsdp.shard_size", "not supported");
-    refused("{" MB "\"fsdp\":{\"auto_wrap_policy\":\"NO_WRAP\"}}", "fsdp.auto_wrap_policy",
-            "not supported");
+    zn_config *node = on_nodes("{" MB "\"fsdp\":{\"sharding_strategy\":\"HYBRID_SHARD\"}}");
+    assert_int_equal(zn_config_get(node)->zero.shard_size, 4);
+    assert_string_equal(zn_config_origin(node, "fsdp.shard_size"), "auto: the ranks of a node");
+    zn_config_destroy(node);
+    zn_config *two = on_nodes("{" MB "\"fsdp\":{\"sharding_strategy\":\"HYBRID_SHARD_ZERO2\","
+                              "\"shard_size\":2}}");
+    assert_int_equal(zn_config_get(two)->zero.shard_size, 2);
+    zn_config_destroy(two);
+    zn_config *more = on_nodes("{" MB "\"zero_optimization\":{\"stage\":3,"
+                               "\"zero_hpz_partition_size\":16}}");
+    assert_int_equal(zn_config_get(more)->zero.hpz_partition_size, 8);
+    assert_int_equal(zn_config_n_notes(more), 1);
+    zn_config_destroy(more);
+}
+
+static void groups_that_cannot_be_are_refused_by_name(void **state)
+{
+    (void)state;
+    refused_for(4, "{" MB "\"zero_optimization\":{\"stage\":3},\"fsdp\":{\"shard_size\":3}}",
+                "fsdp.shard_size: 4 ranks cannot be cut into groups of 3", "divisor");
+    refused_for(4, "{" MB "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":3}}",
+                "zero_optimization.zero_hpz_partition_size", "divisor");
+    refused_for(4,
+                "{" MB "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":2},"
+                "\"fsdp\":{\"shard_size\":2}}",
+                "zero_optimization.zero_hpz_partition_size", "leave one of them out");
+    refused_for(4, "{" MB "\"fsdp\":{\"shard_size\":2}}", "fsdp.shard_size: stage 0 shards nothing",
+                "stage 1, 2 or 3");
+    refused_for(4, "{" MB "\"fsdp\":{\"sharding_strategy\":\"FULL_SHARD\",\"shard_size\":2}}",
+                "fsdp.shard_size", "HYBRID_SHARD");
+    refused_for(4, "{" MB "\"zero_optimization\":{\"mics_shard_size\":2}}",
+                "zero_optimization.mics_shard_size", "fsdp.shard_size");
 }
 
 static void no_prefetch_switches_prefetching_off(void **state)
@@ -76,7 +117,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_strategy_sets_the_stage_and_says_so),
     cmocka_unit_test(a_unit_that_is_not_resharded_is_always_near_its_reuse),
     cmocka_unit_test(a_stage_that_is_not_the_strategys_is_refused),
-    cmocka_unit_test(strategies_inside_a_node_are_refused_by_name),
+    cmocka_unit_test(hybrid_shards_over_the_ranks_of_a_node_or_as_many_as_are_given),
+    cmocka_unit_test(groups_that_cannot_be_are_refused_by_name),
     cmocka_unit_test(no_prefetch_switches_prefetching_off),
 };
 
