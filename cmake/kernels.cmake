@@ -21,6 +21,8 @@ if(ZINC_SIMD AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set_source_files_properties(${kernels_dir}/avx512/avx512_table.c PROPERTIES
     OBJECT_DEPENDS "${simd_includes}" COMPILE_OPTIONS
     "-O3;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
+  set_source_files_properties(${kernels_dir}/bf16/gemm_bf16.c PROPERTIES COMPILE_OPTIONS
+    "-O3;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mfma;-mprefer-vector-width=512")
 else()
   set_source_files_properties(${simd_sources} PROPERTIES HEADER_FILE_ONLY ON)
 endif()

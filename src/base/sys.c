@@ -10,6 +10,34 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
+
+#if defined(__x86_64__)
+/* Tiles are large: Linux saves them at a switch only for processes that asked. */
+static bool may_use_tiles(void)
+{
+#if defined(SYS_arch_prctl)
+    const long arch_req_xcomp_perm = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, arch_req_xcomp_perm, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
+/* What a CPU with AVX-512 has for bf16. */
+static zn_isa bf16_isa(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
+        return ZN_ISA_AVX512;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1))
+        return ZN_ISA_AVX512_BF16;
+    return may_use_tiles() ? ZN_ISA_AMX : ZN_ISA_AVX512_BF16;
+}
+#endif
 
 static zn_isa cpu_isa(void)
 {
@@ -17,7 +45,7 @@ static zn_isa cpu_isa(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return ZN_ISA_AVX512;
+        return bf16_isa();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return ZN_ISA_AVX2;
 #endif
@@ -41,7 +69,8 @@ const char *zn_sys_env(const char *name)
 
 const char *zn_isa_name(zn_isa isa)
 {
-    return isa == ZN_ISA_AVX512 ? "avx512" : isa == ZN_ISA_AVX2 ? "avx2" : "ref";
+    static const char *const names[] = {"ref", "avx2", "avx512", "avx512_bf16", "amx"};
+    return names[isa];
 }
 
 /* First number of a one-line file such as /sys/fs/cgroup/memory.max; -1 if there is none. */

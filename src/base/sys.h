@@ -7,13 +7,15 @@
 #include <stdint.h>
 
 typedef enum zn_isa {
-    ZN_ISA_REF,    /* plain C */
-    ZN_ISA_AVX2,   /* AVX2 + FMA + F16C */
-    ZN_ISA_AVX512, /* AVX-512 F, BW, DQ, VL */
+    ZN_ISA_REF,         /* plain C */
+    ZN_ISA_AVX2,        /* AVX2 + FMA + F16C */
+    ZN_ISA_AVX512,      /* AVX-512 F, BW, DQ, VL */
+    ZN_ISA_AVX512_BF16, /* and bf16 dot products */
+    ZN_ISA_AMX,         /* and tiles of bf16 */
 } zn_isa;
 
-/** The best instruction set of this CPU, lowered by ZINC_ISA=ref|avx2|avx512 (a wish above what
- *  the CPU has is ignored). */
+/** The best instruction set of this CPU, lowered by ZINC_ISA (a name of zn_isa_name; a wish above
+ *  what the CPU has is ignored). */
 zn_isa zn_sys_isa(void);
 const char *zn_isa_name(zn_isa isa);
 

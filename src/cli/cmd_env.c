@@ -314,7 +314,7 @@ static zinc_status report_variables(const env_report *report)
     } variables[] = {
         {"ZINC_LOG", "what is logged: error, warn, info, debug, trace; 'info,comm=debug'"},
         {"ZINC_HEARTBEAT_FILE", "file that zinc train touches every step (set by zinc launch)"},
-        {"ZINC_ISA", "at most these kernels: ref, avx2, avx512"},
+        {"ZINC_ISA", "at most these kernels: ref, avx2, avx512, avx512_bf16, amx"},
         {"HF_HOME", "where --model org/name is looked up (in its folder hub)"},
         {"HF_HUB_CACHE", "the same, the folder itself"},
     };

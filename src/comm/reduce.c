@@ -10,6 +10,8 @@ void zn_reduce_sum(const zn_reduce *reduce)
 {
 #ifdef ZINC_COMM_SIMD
     switch (zn_sys_isa()) {
+    case ZN_ISA_AMX:
+    case ZN_ISA_AVX512_BF16:
     case ZN_ISA_AVX512:
         zn_reduce_sum_avx512(reduce);
         return;

@@ -68,13 +68,27 @@ typedef struct zn_update_args {
     float trust_ratio;         /* lamb_update */
 } zn_update_args;
 
+/* A matrix that gemm_bf16 reads: X[r, c] is p[r * ld + c], or p[c * ld + r] where trans. */
+typedef struct zn_operand {
+    const void *p;
+    zn_dtype dtype; /* F32 or BF16 */
+    bool trans;
+    int64_t ld;
+} zn_operand;
+
 typedef struct zn_kernels {
-    const char *isa; /* "ref", "avx2", "avx512": what most slots are */
+    const char *isa; /* the zn_isa_name of what most slots are */
 
     /** C[M,N] = alpha * op(A)[M,K] * op(B)[K,N] + beta * C. lda/ldb/ldc: row strides. */
     zinc_status (*gemm)(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
                         float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
                         float beta, float *C, int64_t ldc);
+    /** C[M,N] (+= if add) A[M,K] * B[K,N] with operands rounded to bf16 (ties to even) and sums in
+     *  fp32.
+     *  scratch: zn_gemm_bf16_scratch floats, 64-byte aligned. Faster than gemm only where
+     *  zn_kernels_bf16_pays. */
+    zinc_status (*gemm_bf16)(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
+                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
 
     /* ---- element-wise ---- */
     zinc_status (*fill)(zn_stream *s, float *x, float value, int64_t n);
@@ -203,6 +217,12 @@ const zn_kernels *zn_kernels_get(const zn_device *dev);
  *  build lacks it. For tests and benchmarks. */
 const zn_kernels *zn_kernels_for(zn_isa isa);
 
+/** Whether gemm_bf16 of this table is faster than its gemm on this CPU: with tiles always, with dot
+ *  products where a measurement of half a millisecond says so (once a process). */
+bool zn_kernels_bf16_pays(const zn_kernels *kernels);
+
+/** Floats of scratch that gemm_bf16 needs where none of M, N and K is more than `largest`. */
+int64_t zn_gemm_bf16_scratch(int64_t largest, int n_threads);
 /** Floats of scratch that norm backward kernels need. */
 int64_t zn_norm_scratch(int64_t C);
 /** Floats of scratch that attention (forward and backward) needs. */

@@ -13,7 +13,7 @@
 extern const zn_kernels zn_kernels_ref;
 #ifdef ZINC_HAVE_SIMD
 extern const zn_kernels zn_kernels_avx2;
-extern const zn_kernels zn_kernels_avx512;
+extern const zn_kernels zn_kernels_avx512, zn_kernels_avx512_bf16, zn_kernels_amx;
 #endif
 
 /* A loop whose turns may run on n_threads threads; the turns must not depend on one another. */
@@ -30,6 +30,12 @@ extern const zn_kernels zn_kernels_avx512;
 zinc_status zn_gemm_dnnl(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
                          float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
                          float beta, float *C, int64_t ldc);
+
+/** zn_kernels.gemm_bf16 by bf16 dot products and by tiles (gemm_bf16.c; ZINC_HAVE_SIMD only). */
+zinc_status zn_gemm_bf16_dot(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
+                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
+zinc_status zn_gemm_bf16_amx(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
+                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
 
 /** Check that an optimizer call's types are among f32, bf16, f16. Errors: E_INVALID. */
 ZINC_MUST_CHECK zinc_status zn_check_update(const char *name, const zn_update_args *args);

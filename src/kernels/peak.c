@@ -49,6 +49,23 @@ __attribute__((target("avx2,fma"))) static float run_avx2(int64_t turns)
         x[0] = _mm256_add_ps(x[0], x[i]);
     return _mm256_cvtss_f32(x[0]);
 }
+
+__attribute__((target("avx512f,avx512bf16"))) static float run_dot(int64_t turns)
+{
+    const __m512bh a = (__m512bh)_mm512_set1_epi32(0x3F003F00), /* pairs of 0.5 */
+        y = (__m512bh)_mm512_set1_epi32(0x3F800000);            /* 0 and 1 */
+    __m512 x[N_SUMS];
+    for (int i = 0; i < N_SUMS; i++)
+        x[i] = _mm512_set1_ps((float)i);
+    for (int64_t t = 0; t < turns; t++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < N_SUMS; i++)
+            x[i] = _mm512_dpbf16_ps(x[i], a, y);
+    }
+    for (int i = 1; i < N_SUMS; i++)
+        x[0] = _mm512_add_ps(x[0], x[i]);
+    return _mm512_cvtss_f32(x[0]);
+}
 #endif
 
 static float run_plain(int64_t turns)
@@ -75,6 +92,8 @@ static runner best_runner(void)
 {
 #ifdef ZINC_HAVE_SIMD
     switch (zn_sys_isa()) {
+    case ZN_ISA_AMX:
+    case ZN_ISA_AVX512_BF16:
     case ZN_ISA_AVX512:
         return (runner){run_avx512, 16};
     case ZN_ISA_AVX2:
@@ -104,6 +123,21 @@ static double rate_until(const runner *r, double end)
     (void)sink;
     return best;
 }
+
+#ifdef ZINC_HAVE_SIMD
+/* In turn, so that what disturbs one disturbs both. A dot product is two multiply-adds a lane. */
+double zn_peak_dot_ratio(void)
+{
+    const runner fma = {run_avx512, 16}, dot = {run_dot, 32};
+    double best_fma = 0, best_dot = 0;
+    for (int i = 0; i < 5; i++) {
+        const double f = rate_until(&fma, 0), d = rate_until(&dot, 0);
+        best_fma = f > best_fma ? f : best_fma;
+        best_dot = d > best_dot ? d : best_dot;
+    }
+    return best_dot / best_fma;
+}
+#endif
 
 /* Every thread times itself, so that none pays for another one's waiting on a busy machine. */
 double zn_peak_flops(int n_threads, double seconds)

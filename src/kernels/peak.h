@@ -10,4 +10,8 @@
  * collective. */
 double zn_peak_flops(int n_threads, double seconds);
 
+/** Flops of one thread by bf16 dot products over those by fp32 multiply-adds; takes about half a
+ *  millisecond. Only on a CPU that has AVX-512 with bf16 (ZN_ISA_AVX512_BF16). */
+double zn_peak_dot_ratio(void);
+
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+
 #include "kernels/kernels_internal.h"
+#include "kernels/peak.h"
 
 const zn_kernels *zn_kernels_for(zn_isa isa)
 {
@@ -11,6 +14,10 @@ const zn_kernels *zn_kernels_for(zn_isa isa)
         return &zn_kernels_avx2;
     case ZN_ISA_AVX512:
         return &zn_kernels_avx512;
+    case ZN_ISA_AVX512_BF16:
+        return &zn_kernels_avx512_bf16;
+    case ZN_ISA_AMX:
+        return &zn_kernels_amx;
 #endif
     default:
         return NULL;
@@ -23,6 +30,34 @@ const zn_kernels *zn_kernels_get(const zn_device *dev)
     const zn_kernels *kernels = zn_kernels_for(zn_sys_isa());
     return kernels ? kernels : &zn_kernels_ref;
 }
+
+#ifdef ZINC_HAVE_SIMD
+static pthread_once_t dot_once = PTHREAD_ONCE_INIT;
+static bool dot_pays;
+
+/* Cores do half or twice as many flops by bf16 dot products as by fp32 multiply-adds; anything
+ * between would not repay the rounding. All ranks of a machine must come to the same answer. */
+static void measure_dot(void)
+{
+    dot_pays = zn_peak_dot_ratio() > 1.4;
+}
+
+bool zn_kernels_bf16_pays(const zn_kernels *kernels)
+{
+    if (kernels == &zn_kernels_amx)
+        return true;
+    if (kernels != &zn_kernels_avx512_bf16)
+        return false;
+    pthread_once(&dot_once, measure_dot);
+    return dot_pays;
+}
+#else
+bool zn_kernels_bf16_pays(const zn_kernels *kernels)
+{
+    (void)kernels;
+    return false;
+}
+#endif
 
 /* Rows are cut into at most 64 blocks; a block has a partial sum for the weight and one for the
  * bias. */

@@ -8,9 +8,12 @@
 #include "model/model_internal.h"
 
 /* Rows of logits are computed in tiles of at most this many bytes, but never fewer than
- * TILE_ROWS_MIN: the head's matrix is read once a tile, which few rows would not repay. */
-#define TILE_BYTES ((int64_t)16 << 20)
+ * TILE_ROWS_MIN: a tile reads the head's matrix twice and adds into its whole gradient, which few
+ * rows would not repay. Rows begin on cache lines, except where
+ * a bias is added, whose kernels want them packed. */
+#define TILE_BYTES ((int64_t)128 << 20)
 #define TILE_ROWS_MIN 32
+#define LINE_FLOATS 16
 
 typedef struct carve {
     char *base; /* NULL: only count */
@@ -81,39 +84,48 @@ static void place_activations(carve *c, const zn_model_spec *m, const zn_shape *
 }
 
 /* Most elements of a matrix that must be brought into fp32 or another order before use. */
-static int64_t wide_elems(const zn_model_spec *m, zn_dtype param_dtype)
+static int64_t wide_elems(const zn_model_spec *m, const zn_shape *pass)
 {
+    const bool widened = pass->param_dtype != ZN_DTYPE_F32 && !pass->bf16_gemm;
     int64_t most = 0;
     for (int s = 0; s < ZN_N_SLOTS; s++) {
         const zn_slot slot = (zn_slot)s;
         int64_t shape[2];
         const bool regroup = slot == ZN_SLOT_QKV_W && m->qkv_interleaved;
         const bool looked_up = slot == ZN_SLOT_WPE || (slot == ZN_SLOT_WTE && !m->tied);
-        if (zn_slot_shape(m, slot, shape) == 2 && !looked_up &&
-            (param_dtype != ZN_DTYPE_F32 || regroup))
+        if (zn_slot_shape(m, slot, shape) == 2 && !looked_up && (widened || regroup))
             most = larger(most, shape[0] * shape[1]);
     }
     return most;
 }
 
+/* Tiles of equal size, whole vectors of rows. */
+static void size_tile(const zn_model_spec *m, int64_t N, zn_acts *acts)
+{
+    acts->tile_ld = m->head_bias ? m->V : (m->V + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
+    const int64_t fit = TILE_BYTES / ((int64_t)sizeof(float) * acts->tile_ld);
+    const int64_t most = larger(fit, TILE_ROWS_MIN), n_tiles = (N + most - 1) / most;
+    acts->tile_rows = (N + n_tiles - 1) / n_tiles;
+}
+
 static void place_buffers(carve *c, const zn_model_spec *m, const zn_shape *shape, zn_acts *acts)
 {
     const int64_t N = shape->B * shape->T, HD = m->H * m->D, QKV = HD + 2 * m->K * m->D;
-    const int64_t fit = TILE_BYTES / ((int64_t)sizeof(float) * m->V);
     const zn_attention attention = {.B = shape->B, .T = shape->T, .H = m->H, .K = m->K, .D = m->D};
     int64_t vec = larger(larger(m->C, m->F), QKV);
     if (m->head_bias)
         vec = larger(vec, m->V);
-    acts->tile_rows = larger(fit, TILE_ROWS_MIN);
-    if (acts->tile_rows > N)
-        acts->tile_rows = N;
-    acts->wide = take(c, wide_elems(m, shape->param_dtype));
+    size_tile(m, N, acts);
+    acts->wide = take(c, wide_elems(m, shape));
     for (int i = 0; i < 3; i++)
         acts->vec[i] = take(c, vec);
-    acts->tile = take(c, acts->tile_rows * m->V);
+    acts->tile = take(c, acts->tile_rows * acts->tile_ld);
     acts->row_loss = take(c, acts->tile_rows);
     acts->norm_scratch = take(c, zn_norm_scratch(larger(m->C, HD)));
     acts->attn_scratch = take(c, zn_attention_scratch(&attention, shape->n_threads));
+    if (shape->bf16_gemm)
+        acts->gemm_scratch =
+            take(c, zn_gemm_bf16_scratch(larger(larger(vec, m->V), N), shape->n_threads));
 }
 
 void zn_acts_place(const zn_model_spec *spec, const zn_shape *shape, char *acts_base,
@@ -134,6 +146,7 @@ void zn_model_memory(const zn_model_spec *spec, const zn_model_options *opts, in
         .T = T,
         .mode = opts->activation_checkpointing ? ZN_MODE_TRAIN_CKPT : ZN_MODE_TRAIN,
         .param_dtype = param_dtype,
+        .bf16_gemm = param_dtype == ZN_DTYPE_BF16 && zn_kernels_bf16_pays(zn_kernels_get(NULL)),
         .n_threads = n_threads,
     };
     zn_acts acts = {0};

@@ -155,6 +155,7 @@ static zn_run start(zn_model *m, const zn_model_batch *batch, const zn_param_hoo
         .hooks = hooks,
         .acts = &m->acts,
         .N = batch->B * batch->T,
+        .bf16_gemm = hooks->param_dtype == ZN_DTYPE_BF16 && zn_kernels_bf16_pays(m->kernels),
     };
 }
 
@@ -176,6 +177,7 @@ static zinc_status prepare(const zn_run *run, zn_mode mode)
         .T = batch->T,
         .mode = mode,
         .param_dtype = run->hooks->param_dtype,
+        .bf16_gemm = run->bf16_gemm,
         .n_threads = zn_device_n_threads(m->dev),
     };
     size_t activations, buffers;

@@ -13,24 +13,26 @@ static zn_matrix head_matrix(const zn_run *run)
                        .out = m->spec.V};
 }
 
-/* logits[rows,V] = h[rows,C] W^T + bias. */
-static zinc_status logits_of(const zn_run *run, const float *W, const float *h, int64_t rows,
-                             float *logits)
+/* logits[rows,V] (rows ld apart) = h[rows,C] W^T + bias. */
+static zinc_status logits_of(const zn_run *run, zn_operand W, const float *h, int64_t rows,
+                             float *logits, int64_t ld)
 {
     const int64_t C = run->spec->C, V = run->spec->V;
-    ZN_TRY(run->k->gemm(run->s, false, true, rows, V, C, 1, h, C, W, C, 0, logits, V));
+    ZN_TRY(zn_product(run, rows, V, C, zn_rows(h, C), zn_transposed(W), false, logits, ld));
     return zn_bias(run, run->m->ids[ZN_SLOT_HEAD_B], 0, logits, rows, V);
 }
 
-/* dlogits [rows,V] to the gradients of W and bias, and h[rows,C] replaced by its own. */
-static zinc_status tile_backward(const zn_run *run, const float *W, float *dW, const float *dlogits,
-                                 float *h, int64_t rows)
+/* dlogits [rows,V] (rows ld apart) to the gradients of W and bias, and h[rows,C] replaced by its
+ * own. */
+static zinc_status tile_backward(const zn_run *run, zn_operand W, float *dW, const float *dlogits,
+                                 int64_t ld, float *h, int64_t rows)
 {
     const int64_t C = run->spec->C, V = run->spec->V;
+    const zn_operand d = zn_rows(dlogits, ld);
     if (dW)
-        ZN_TRY(run->k->gemm(run->s, true, false, V, C, rows, 1, dlogits, V, h, C, 1, dW, C));
+        ZN_TRY(zn_product(run, V, C, rows, zn_transposed(d), zn_rows(h, C), true, dW, C));
     ZN_TRY(zn_bias_backward(run, run->m->ids[ZN_SLOT_HEAD_B], 0, dlogits, rows, V));
-    return run->k->gemm(run->s, false, false, rows, C, V, 1, dlogits, V, W, C, 0, h, C);
+    return zn_product(run, rows, C, V, d, W, false, h, C);
 }
 
 static void add_losses(const float *row_loss, int64_t rows, double *loss_sum)
@@ -52,28 +54,30 @@ zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *l
     const zn_model_spec *m = run->spec;
     const zn_acts *acts = run->acts;
     const zn_matrix head = head_matrix(run);
-    const float *x = acts->x[m->L], *W;
+    const float *x = acts->x[m->L];
+    const int64_t ld = logits ? m->V : acts->tile_ld;
+    zn_operand W;
     const int32_t *targets = run->batch->targets;
     ZN_TRY(final_norm(run, x, acts->n, run->N));
-    ZN_TRY(zn_matrix_f32(run, &head, &W));
+    ZN_TRY(zn_matrix_operand(run, &head, &W));
     float *dW = backward ? run->hooks->grad(run->hooks->ctx, head.param) : NULL;
     for (int64_t at = 0; at < run->N; at += acts->tile_rows) {
         const int64_t left = run->N - at, rows = left < acts->tile_rows ? left : acts->tile_rows;
         float *h = acts->n + at * m->C;
         float *tile = logits ? logits + at * m->V : acts->tile;
         float cap = m->final_softcap;
-        ZN_TRY(logits_of(run, W, h, rows, tile));
+        ZN_TRY(logits_of(run, W, h, rows, tile, ld));
         if (logits && cap > 0) { /* the caller wants them capped; the loss then caps no more */
             ZN_TRY(run->k->softcap(run->s, tile, cap, rows * m->V));
             cap = 0;
         }
         if (!targets)
             continue;
-        ZN_TRY(run->k->cross_entropy(run->s, tile, m->V, targets + at, acts->row_loss, rows, m->V,
+        ZN_TRY(run->k->cross_entropy(run->s, tile, ld, targets + at, acts->row_loss, rows, m->V,
                                      cap, run->grad_scale, backward));
         add_losses(acts->row_loss, rows, loss_sum);
         if (backward)
-            ZN_TRY(tile_backward(run, W, dW, tile, h, rows));
+            ZN_TRY(tile_backward(run, W, dW, tile, ld, h, rows));
     }
     if (!backward)
         return ZINC_OK;
@@ -87,11 +91,11 @@ zinc_status zn_head_last(const zn_run *run, float *logits)
     const zn_acts *acts = run->acts;
     const int64_t B = run->batch->B, T = run->batch->T;
     const zn_matrix head = head_matrix(run);
-    const float *W;
+    zn_operand W;
     for (int64_t b = 0; b < B; b++)
         ZN_TRY(final_norm(run, acts->x[m->L] + (b * T + T - 1) * m->C, acts->n + b * m->C, 1));
-    ZN_TRY(zn_matrix_f32(run, &head, &W));
-    ZN_TRY(logits_of(run, W, acts->n, B, logits));
+    ZN_TRY(zn_matrix_operand(run, &head, &W));
+    ZN_TRY(logits_of(run, W, acts->n, B, logits, m->V));
     if (m->final_softcap > 0)
         ZN_TRY(run->k->softcap(run->s, logits, m->final_softcap, B * m->V));
     return ZINC_OK;

@@ -42,15 +42,28 @@ static zinc_status add_grouped(const zn_run *run, float *grad, const float *g, i
     return ZINC_OK;
 }
 
-zinc_status zn_matrix_f32(const zn_run *run, const zn_matrix *w, const float **out)
+zinc_status zn_matrix_operand(const zn_run *run, const zn_matrix *w, zn_operand *out)
 {
-    if (run->hooks->param_dtype == ZN_DTYPE_F32 && w->n_groups == 0) {
-        *out = (const float *)run->hooks->data(run->hooks->ctx, w->param) + w->offset;
+    const zn_dtype dtype = run->hooks->param_dtype;
+    const int64_t ld = w->conv1d ? w->out : w->in;
+    if (w->n_groups == 0 && (dtype == ZN_DTYPE_F32 || run->bf16_gemm)) {
+        const char *p = run->hooks->data(run->hooks->ctx, w->param);
+        *out = (zn_operand){
+            .p = p + (size_t)w->offset * zn_dtype_size(dtype), .dtype = dtype, .ld = ld};
         return ZINC_OK;
     }
     ZN_TRY(widen(run, w->param, w->offset, w->in * w->out, w->n_groups, run->acts->wide));
-    *out = run->acts->wide;
+    *out = zn_rows(run->acts->wide, ld);
     return ZINC_OK;
+}
+
+zinc_status zn_product(const zn_run *run, int64_t M, int64_t N, int64_t K, zn_operand A,
+                       zn_operand B, bool add, float *C, int64_t ldc)
+{
+    if (run->bf16_gemm)
+        return run->k->gemm_bf16(run->s, M, N, K, &A, &B, add, C, ldc, run->acts->gemm_scratch);
+    return run->k->gemm(run->s, A.trans, B.trans, M, N, K, 1, A.p, A.ld, B.p, B.ld, add ? 1 : 0, C,
+                        ldc);
 }
 
 zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, const float **out)
@@ -70,39 +83,37 @@ zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, con
 zinc_status zn_linear(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx, float *y,
                       int64_t ldy)
 {
-    const float *W = NULL;
-    ZN_TRY(zn_matrix_f32(run, w, &W));
-    return run->k->gemm(run->s, false, !w->conv1d, run->N, w->out, w->in, 1, x, ldx, W,
-                        w->conv1d ? w->out : w->in, 0, y, ldy);
+    zn_operand W;
+    ZN_TRY(zn_matrix_operand(run, w, &W));
+    return zn_product(run, run->N, w->out, w->in, zn_rows(x, ldx), w->conv1d ? W : zn_transposed(W),
+                      false, y, ldy);
 }
 
 zinc_status zn_linear_backward_x(const zn_run *run, const zn_matrix *w, const float *dy,
                                  int64_t lddy, float *dx, int64_t lddx, bool accumulate)
 {
-    const float *W = NULL;
-    ZN_TRY(zn_matrix_f32(run, w, &W));
-    return run->k->gemm(run->s, false, w->conv1d, run->N, w->in, w->out, 1, dy, lddy, W,
-                        w->conv1d ? w->out : w->in, accumulate ? 1 : 0, dx, lddx);
+    zn_operand W;
+    ZN_TRY(zn_matrix_operand(run, w, &W));
+    return zn_product(run, run->N, w->in, w->out, zn_rows(dy, lddy),
+                      w->conv1d ? zn_transposed(W) : W, accumulate, dx, lddx);
 }
 
 zinc_status zn_linear_backward_w(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx,
                                  const float *dy, int64_t lddy)
 {
     float *grad = run->hooks->grad(run->hooks->ctx, w->param);
+    const zn_operand X = zn_rows(x, ldx), dY = zn_rows(dy, lddy);
     if (!grad)
         return ZINC_OK;
     if (w->n_groups > 0) {
         float *g = run->acts->wide;
-        ZN_TRY(run->k->gemm(run->s, true, false, w->out, w->in, run->N, 1, dy, lddy, x, ldx, 0, g,
-                            w->in));
+        ZN_TRY(zn_product(run, w->out, w->in, run->N, zn_transposed(dY), X, false, g, w->in));
         return add_grouped(run, grad, g, w->in * w->out, w->n_groups);
     }
     grad += w->offset;
     if (w->conv1d)
-        return run->k->gemm(run->s, true, false, w->in, w->out, run->N, 1, x, ldx, dy, lddy, 1,
-                            grad, w->out);
-    return run->k->gemm(run->s, true, false, w->out, w->in, run->N, 1, dy, lddy, x, ldx, 1, grad,
-                        w->in);
+        return zn_product(run, w->in, w->out, run->N, zn_transposed(X), dY, true, grad, w->out);
+    return zn_product(run, w->out, w->in, run->N, zn_transposed(dY), X, true, grad, w->in);
 }
 
 zinc_status zn_bias(const zn_run *run, int param, int64_t n_groups, float *x, int64_t N, int64_t C)

@@ -161,17 +161,19 @@ typedef struct zn_acts {
     /* buffers */
     float *wide;         /* one matrix in fp32 */
     float *vec[3];       /* [max vector] norm weight, norm bias, unwanted gradients */
-    float *tile;         /* [tile_rows, V] logits */
+    float *tile;         /* [tile_rows, V] logits, rows tile_ld apart */
     float *row_loss;     /* [tile_rows] */
     float *norm_scratch; /* zn_norm_scratch(max C, HD) */
     float *attn_scratch;
-    int64_t tile_rows;
+    float *gemm_scratch; /* zn_gemm_bf16_scratch; NULL without bf16_gemm */
+    int64_t tile_rows, tile_ld;
 } zn_acts;
 
 typedef struct zn_shape {
     int64_t B, T;
     zn_mode mode;
     zn_dtype param_dtype;
+    bool bf16_gemm; /* matrices go into products as they are, activations rounded to bf16 */
     int n_threads;
 } zn_shape;
 
@@ -217,6 +219,7 @@ typedef struct zn_run {
     const zn_acts *acts;
     int64_t N; /* B*T */
     float grad_scale;
+    bool bf16_gemm;    /* as in zn_shape */
     bool dropout;      /* training */
     zn_decode *decode; /* generation: the batch's tokens follow `past` earlier ones; else NULL */
     int64_t past;
@@ -244,8 +247,22 @@ zinc_status zn_linear_backward_w(const zn_run *run, const zn_matrix *w, const fl
 zinc_status zn_bias(const zn_run *run, int param, int64_t n_groups, float *x, int64_t N, int64_t C);
 zinc_status zn_bias_backward(const zn_run *run, int param, int64_t n_groups, const float *dy,
                              int64_t N, int64_t C);
-/** The matrix in fp32: the parameter itself, or its widened copy, valid until the next call. */
-zinc_status zn_matrix_f32(const zn_run *run, const zn_matrix *w, const float **out);
+/** The matrix as operands of zn_product: the parameter itself, or its widened copy, valid until the
+ *  next call. As stored: trans is false. */
+zinc_status zn_matrix_operand(const zn_run *run, const zn_matrix *w, zn_operand *out);
+/** C[M,N] (+= if add) A[M,K] B[K,N]: in fp32, or with operands rounded to bf16 where run->bf16_gemm
+ *  (only there may an operand be bf16). */
+zinc_status zn_product(const zn_run *run, int64_t M, int64_t N, int64_t K, zn_operand A,
+                       zn_operand B, bool add, float *C, int64_t ldc);
+static inline zn_operand zn_rows(const float *p, int64_t ld)
+{
+    return (zn_operand){.p = p, .dtype = ZN_DTYPE_F32, .ld = ld};
+}
+static inline zn_operand zn_transposed(zn_operand x)
+{
+    x.trans = !x.trans;
+    return x;
+}
 /** A vector of n elements in fp32, widened into acts->vec[slot] where needed; NULL for -1. */
 zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, const float **out);
 

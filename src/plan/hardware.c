@@ -84,7 +84,7 @@ const char *zn_plan_preset_names(void)
 /* A core does two fused multiply-adds of a vector a cycle; 2.5 GHz is a common all-core clock. */
 static double core_flops(void)
 {
-    const double lanes = zn_sys_isa() == ZN_ISA_AVX512 ? 16 : zn_sys_isa() == ZN_ISA_AVX2 ? 8 : 1;
+    const double lanes = zn_sys_isa() >= ZN_ISA_AVX512 ? 16 : zn_sys_isa() == ZN_ISA_AVX2 ? 8 : 1;
     return 2.5e9 * 2 * 2 * lanes;
 }
 

@@ -122,7 +122,7 @@ static inline void kt_same_bits(const char *what, const char *isa, const void *g
 /* The vector tables that this CPU can run; *i goes from 0; NULL after the last. */
 static inline const zn_kernels *kt_next_isa(int *i)
 {
-    while (*i < ZN_ISA_AVX512) {
+    while (*i < ZN_ISA_AMX) {
         const zn_isa isa = (zn_isa)++ * i;
         if (isa <= zn_sys_isa() && zn_kernels_for(isa))
             return zn_kernels_for(isa);

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define VEC_TABLE zn_kernels_avx2
-#define VEC_ISA "avx2"
 #include "kernels/simd/simd_table.inc"
+
+const zn_kernels zn_kernels_avx2 = VEC_TABLE("avx2", zn_ref_gemm_bf16);

@@ -4,6 +4,7 @@
 const zn_kernels zn_kernels_ref = {
     .isa = "ref",
     .gemm = zn_ref_gemm,
+    .gemm_bf16 = zn_ref_gemm_bf16,
     .fill = zn_ref_fill,
     .zero = zn_ref_zero,
     .axpy = zn_ref_axpy,

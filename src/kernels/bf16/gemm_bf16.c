@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gemm_bf16.c — GEMM with bf16 operands on tile registers (AMX) or bf16 dot products (AVX-512).
+ *
+ * Blocks of op(A) and op(B) are packed into bf16 tiles of 16 x 16 pairs, two neighbours in k to a
+ * pair, zeros beyond the matrix; f32 operands are rounded on the way. A tile of A has a row of
+ * pairs for each m, a tile of B a row of n for each pair. A panel is 32 rows (or columns), tile by
+ * tile along k. Every element of C is summed over k in one order, cut at multiples of a depth that
+ * hangs on K alone, so it does not depend on M, N or the number of threads. */
+#include "kernels/kernels_internal.h"
+
+#ifdef ZINC_HAVE_SIMD
+#include <immintrin.h>
+#include <string.h>
+
+#define TILE 16                    /* rows of a tile; a row has TILE pairs: 64 bytes */
+#define TILE_K (2 * TILE)          /* of k */
+#define TILE_ELEMS (TILE * TILE_K) /* bf16 */
+#define PANEL (2 * TILE)           /* rows of A, columns of B */
+#define DEPTH 1024
+#define CHUNK_M (8 * PANEL)  /* rows of A that a thread packs: they stay in its cache */
+#define AHEAD 8              /* tiles of k that packing prefetches */
+#define CHUNK_N (96 * PANEL) /* columns of B that all threads pack */
+
+/* sum[PANEL, PANEL] (rows ldc apart) (+)= A panel times B panel over n_tiles tiles of k */
+typedef void (*panel_fn)(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B,
+                         int64_t n_tiles, bool add);
+
+/* ---- packing ---- */
+
+static void transpose16(__m512i x[TILE])
+{
+    __m512i t[TILE];
+    for (int i = 0; i < TILE; i += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        const __m512i b = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+        const __m512i c = _mm512_unpacklo_epi32(x[i + 2], x[i + 3]);
+        const __m512i d = _mm512_unpackhi_epi32(x[i + 2], x[i + 3]);
+        t[i] = _mm512_unpacklo_epi64(a, c);
+        t[i + 1] = _mm512_unpackhi_epi64(a, c);
+        t[i + 2] = _mm512_unpacklo_epi64(b, d);
+        t[i + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+    for (int i = 0; i < 4; i++) {
+        const __m512i a = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88);
+        const __m512i b = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xDD);
+        const __m512i c = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x88);
+        const __m512i d = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xDD);
+        x[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+        x[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
+        x[i + 8] = _mm512_shuffle_i32x4(a, c, 0xDD);
+        x[i + 12] = _mm512_shuffle_i32x4(b, d, 0xDD);
+    }
+}
+
+static __mmask16 first(int64_t n)
+{
+    return (__mmask16)(n >= TILE ? 0xFFFF : n <= 0 ? 0 : (1 << n) - 1);
+}
+
+/* TILE pairs along a row that is contiguous in k; n elements exist. */
+static inline __m512i pairs_along(const zn_operand *x, int64_t at, int64_t n)
+{
+    if (x->dtype == ZN_DTYPE_BF16) {
+        const uint16_t *p = (const uint16_t *)x->p + at;
+        _mm_prefetch((const char *)(p + AHEAD * TILE_K), _MM_HINT_T0);
+        return n >= TILE_K ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << n) - 1u, p);
+    }
+    const float *p = (const float *)x->p + at;
+    _mm_prefetch((const char *)(p + AHEAD * TILE_K), _MM_HINT_T0);
+    _mm_prefetch((const char *)(p + AHEAD * TILE_K + TILE), _MM_HINT_T0);
+    const __m512 lo = _mm512_maskz_loadu_ps(first(n), p);
+    const __m512 hi = _mm512_maskz_loadu_ps(first(n - TILE), p + TILE);
+    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+}
+
+/* Pairs of two rows, ld apart, that are contiguous across k; n columns and two (or one) rows exist.
+ */
+static inline __m512i pairs_across(const zn_operand *x, int64_t at, int64_t n, bool both)
+{
+    const __mmask16 columns = first(n), second = both ? columns : 0;
+    if (x->dtype == ZN_DTYPE_BF16) {
+        const uint16_t *p = (const uint16_t *)x->p + at;
+        const __m512i lo = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(columns, p));
+        const __m512i hi = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, p + x->ld));
+        return _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16));
+    }
+    const float *p = (const float *)x->p + at;
+    const __m512i interleave =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512 lo = _mm512_maskz_loadu_ps(columns, p);
+    const __m512 hi = _mm512_maskz_loadu_ps(second, p + x->ld);
+    return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+}
+
+/* One tile of a matrix seen as [n, k] (k contiguous where `along`): rows n, or as `by_pair` rows of
+ * pairs. n_left and k_left elements exist from (n, k) on. */
+static inline void pack_tile(uint16_t *dst, const zn_operand *x, bool along, bool by_pair,
+                             int64_t n, int64_t k, int64_t n_left, int64_t k_left)
+{
+    __m512i v[TILE];
+    for (int i = 0; i < TILE; i++) {
+        if (along)
+            v[i] =
+                i < n_left ? pairs_along(x, (n + i) * x->ld + k, k_left) : _mm512_setzero_si512();
+        else
+            v[i] = 2 * i < k_left
+                       ? pairs_across(x, (k + 2 * i) * x->ld + n, n_left, 2 * i + 1 < k_left)
+                       : _mm512_setzero_si512();
+    }
+    if (along == by_pair)
+        transpose16(v);
+    for (int i = 0; i < TILE; i++)
+        _mm512_store_si512(dst + i * TILE_K, v[i]);
+}
+
+/* Panel of PANEL rows n, its tiles along k in pairs. */
+static inline void pack_panel(uint16_t *dst, const zn_operand *x, bool along, bool by_pair,
+                              int64_t n, int64_t N, int64_t k0, int64_t k1)
+{
+    for (int64_t k = k0; k < k1; k += TILE_K)
+        for (int half = 0; half < 2; half++, dst += TILE_ELEMS)
+            pack_tile(dst, x, along, by_pair, n + half * TILE, k, N - n - half * TILE, k1 - k);
+}
+
+static void pack_a(uint16_t *dst, const zn_operand *A, int64_t m, int64_t M, int64_t k0, int64_t k1)
+{
+    if (A->trans)
+        pack_panel(dst, A, false, false, m, M, k0, k1);
+    else
+        pack_panel(dst, A, true, false, m, M, k0, k1);
+}
+
+static void pack_b(uint16_t *dst, const zn_operand *B, int64_t n, int64_t N, int64_t k0, int64_t k1)
+{
+    if (B->trans)
+        pack_panel(dst, B, true, true, n, N, k0, k1);
+    else
+        pack_panel(dst, B, false, true, n, N, k0, k1);
+}
+
+/* ---- panels ---- */
+
+__attribute__((target("amx-tile,amx-bf16"))) static void
+panel_amx(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B, int64_t n_tiles, bool add)
+{
+    const float *next = C + PANEL * ldc; /* the panel below comes next: rows far apart */
+    const size_t stride = (size_t)ldc * sizeof *C;
+    if (add) {
+        _tile_loadd(0, C, stride);
+        _tile_loadd(1, C + TILE, stride);
+        _tile_loadd(2, C + TILE * ldc, stride);
+        _tile_loadd(3, C + TILE * ldc + TILE, stride);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t k = 0; k < n_tiles; k++, A += 2 * TILE_ELEMS, B += 2 * TILE_ELEMS) {
+        for (int64_t r = 2 * k; k < TILE && r < 2 * k + 2; r++) {
+            __builtin_prefetch(next + r * ldc, 1);
+            __builtin_prefetch(next + r * ldc + TILE, 1);
+        }
+        _tile_loadd(6, B, 64);
+        _tile_loadd(4, A, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, B + TILE_ELEMS, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, A + TILE_ELEMS, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, C, stride);
+    _tile_stored(1, C + TILE, stride);
+    _tile_stored(2, C + TILE * ldc, stride);
+    _tile_stored(3, C + TILE * ldc + TILE, stride);
+}
+
+/* Eight rows of a panel at a time: 16 sums, two vectors of B and a broadcast pair of A. */
+#define DOT_ROWS 8
+
+static void panel_dot(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B, int64_t n_tiles,
+                      bool add)
+{
+    for (int64_t m = 0; m < PANEL; m += DOT_ROWS, C += DOT_ROWS * ldc) {
+        const uint16_t *a = A + m / TILE * TILE_ELEMS + m % TILE * TILE_K, *b = B;
+        __m512 sum[DOT_ROWS][2];
+#pragma GCC unroll 8
+        for (int r = 0; r < DOT_ROWS; r++)
+            for (int v = 0; v < 2; v++)
+                sum[r][v] = add ? _mm512_loadu_ps(C + r * ldc + v * TILE) : _mm512_setzero_ps();
+        for (int64_t k = 0; k < n_tiles; k++, a += 2 * TILE_ELEMS, b += 2 * TILE_ELEMS)
+            for (int pair = 0; pair < TILE; pair++) {
+                const __m512bh b0 = (__m512bh)_mm512_load_si512(b + pair * TILE_K);
+                const __m512bh b1 = (__m512bh)_mm512_load_si512(b + TILE_ELEMS + pair * TILE_K);
+#pragma GCC unroll 8
+                for (int r = 0; r < DOT_ROWS; r++) {
+                    int both;
+                    memcpy(&both, a + r * TILE_K + 2 * pair, sizeof both);
+                    const __m512bh x = (__m512bh)_mm512_set1_epi32(both);
+                    sum[r][0] = _mm512_dpbf16_ps(sum[r][0], x, b0);
+                    sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
+                }
+            }
+#pragma GCC unroll 8
+        for (int r = 0; r < DOT_ROWS; r++)
+            for (int v = 0; v < 2; v++)
+                _mm512_storeu_ps(C + r * ldc + v * TILE, sum[r][v]);
+    }
+}
+
+/* ---- the product ---- */
+
+typedef struct product {
+    panel_fn panel;
+    int64_t M, N;
+    const zn_operand *A, *B;
+    bool add;
+    float *C;
+    int64_t ldc;
+} product;
+
+static int64_t panels(int64_t n)
+{
+    return (n + PANEL - 1) / PANEL;
+}
+
+/* A panel of C that may reach over the edge of the matrix. */
+static void panel_of(const product *p, const uint16_t *A, const uint16_t *B, int64_t m, int64_t n,
+                     int64_t n_tiles, bool add)
+{
+    float *C = p->C + m * p->ldc + n;
+    const int64_t rows = zn_min64(PANEL, p->M - m), cols = zn_min64(PANEL, p->N - n);
+    if (rows == PANEL && cols == PANEL) {
+        p->panel(C, p->ldc, A, B, n_tiles, add);
+        return;
+    }
+    float edge[PANEL * PANEL];
+    for (int64_t r = 0; add && r < rows; r++)
+        memcpy(edge + r * PANEL, C + r * p->ldc, (size_t)cols * sizeof *C);
+    p->panel(edge, PANEL, A, B, n_tiles, add);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(C + r * p->ldc, edge + r * PANEL, (size_t)cols * sizeof *C);
+}
+
+/* C rows [m0, m1), columns [n0, n1), over k in [k0, k1); B is packed, A is packed here. */
+static void block(const product *p, uint16_t *a, const uint16_t *b, int64_t m0, int64_t m1,
+                  int64_t n0, int64_t n1, int64_t k0, int64_t k1)
+{
+    const int64_t n_tiles = (k1 - k0 + TILE_K - 1) / TILE_K, size = 2 * TILE_ELEMS * n_tiles;
+    for (int64_t m = m0; m < m1; m += CHUNK_M) {
+        const int64_t end = zn_min64(m1, m + CHUNK_M);
+        for (int64_t i = m; i < end; i += PANEL)
+            pack_a(a + (i - m) / PANEL * size, p->A, i, p->M, k0, k1);
+        for (int64_t n = n0; n < n1; n += PANEL)
+            for (int64_t i = m; i < end; i += PANEL)
+                panel_of(p, a + (i - m) / PANEL * size, b + (n - n0) / PANEL * size, i, n, n_tiles,
+                         p->add || k0 > 0);
+    }
+}
+
+/* Depths of equal size, in whole tiles. */
+static int64_t depth_of(int64_t K)
+{
+    const int64_t cuts = (K + DEPTH - 1) / DEPTH, each = (K + cuts - 1) / cuts;
+    return (each + TILE_K - 1) / TILE_K * TILE_K;
+}
+
+/* Eight tiles of 16 rows of 64 bytes. Static: the compiler believes that the instruction reads the
+ * first eight bytes only, and would not write the others of a local one. */
+static const struct __attribute__((aligned(64))) tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} eight_tiles = {
+    .palette = 1,
+    .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+    .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE},
+};
+
+__attribute__((target("amx-tile"))) static void tiles_begin(void)
+{
+    _tile_loadconfig(&eight_tiles);
+}
+
+__attribute__((target("amx-tile"))) static void tiles_end(void)
+{
+    _tile_release();
+}
+
+/* The part of a chunk that is thread `t` of n's: rows where there are enough, else columns. */
+static void share(const product *p, uint16_t *a, const uint16_t *b, int64_t n0, int64_t n1,
+                  int64_t k0, int64_t k1, int t, int n)
+{
+    const int64_t rows = panels(p->M), cols = panels(n1 - n0);
+    int64_t m_at = 0, m_end = p->M, at = n0, end = n1;
+    if (rows >= n) {
+        m_at = rows * t / n * PANEL;
+        m_end = zn_min64(p->M, rows * (t + 1) / n * PANEL);
+    } else {
+        at = n0 + cols * t / n * PANEL;
+        end = zn_min64(n1, n0 + cols * (t + 1) / n * PANEL);
+    }
+    const int64_t size = 2 * TILE_ELEMS * ((k1 - k0 + TILE_K - 1) / TILE_K);
+    if (p->panel == panel_amx)
+        tiles_begin();
+    block(p, a, b + (at - n0) / PANEL * size, m_at, m_end, at, end, k0, k1);
+    if (p->panel == panel_amx)
+        tiles_end();
+}
+
+static zinc_status run(zn_stream *s, const product *p, int64_t K, uint16_t *scratch)
+{
+    const int n_threads = zn_stream_n_threads(s);
+    const int64_t depth = depth_of(K), most_n = zn_min64(panels(p->N) * PANEL, CHUNK_N);
+    const int64_t a_size = zn_min64(panels(p->M) * PANEL, CHUNK_M) * depth;
+    uint16_t *const b = scratch, *const a = scratch + most_n * depth;
+    for (int64_t k0 = 0; k0 < K; k0 += depth) {
+        const int64_t k1 = zn_min64(K, k0 + depth);
+        const int64_t size = 2 * TILE_ELEMS * ((k1 - k0 + TILE_K - 1) / TILE_K);
+        for (int64_t n0 = 0; n0 < p->N; n0 += CHUNK_N) {
+            const int64_t n1 = zn_min64(p->N, n0 + CHUNK_N), n_panels = panels(n1 - n0);
+            ZN_PARALLEL_FOR(n_threads)
+            for (int64_t i = 0; i < n_panels; i++)
+                pack_b(b + i * size, p->B, n0 + i * PANEL, p->N, k0, k1);
+            ZN_PARALLEL_FOR(n_threads)
+            for (int t = 0; t < n_threads; t++)
+                share(p, a + t * a_size, b, n0, n1, k0, k1, t, n_threads);
+        }
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_gemm_bf16_amx(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
+                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch)
+{
+    const product p = {panel_amx, M, N, A, B, add, C, ldc};
+    return run(s, &p, K, (uint16_t *)(void *)scratch);
+}
+
+zinc_status zn_gemm_bf16_dot(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
+                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch)
+{
+    const product p = {panel_dot, M, N, A, B, add, C, ldc};
+    return run(s, &p, K, (uint16_t *)(void *)scratch);
+}
+
+int64_t zn_gemm_bf16_scratch(int64_t largest, int n_threads)
+{
+    const int64_t whole = panels(largest) * PANEL, depth = zn_min64(whole, DEPTH);
+    return (zn_min64(whole, CHUNK_N) + n_threads * zn_min64(whole, CHUNK_M)) * depth / 2;
+}
+#else
+int64_t zn_gemm_bf16_scratch(int64_t largest, int n_threads)
+{
+    (void)largest;
+    (void)n_threads;
+    return 0;
+}
+#endif
