@@ -23,7 +23,7 @@ target_link_libraries(zinc_shared PRIVATE zn_api) # for the libraries under it: 
 target_link_options(zinc_shared PRIVATE LINKER:--version-script=${libzinc_map})
 
 # What a program that links libzinc.a needs as well.
-set(ZINC_PC_REQUIRES "jansson libpcre2-8")
+set(ZINC_PC_REQUIRES "jansson libpcre2-8 yaml-0.1")
 set(ZINC_PC_LIBS "-lutf8proc -lpthread -lm")
 if(ZINC_DNNL)
   string(PREPEND ZINC_PC_LIBS "-ldnnl ")

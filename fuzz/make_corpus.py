@@ -85,6 +85,36 @@ seeds("ds_config", [
     '{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16}, "zero_optimization":'
     ' {"stage": 2, "overlap_comm": true, "stage3_prefetch_bucket_size": "auto"}}',
 ])
+seeds("accelerate", [
+    """compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config:
+  gradient_accumulation_steps: 2
+  gradient_clipping: 1.0
+  offload_optimizer_device: none
+  zero3_init_flag: false
+  zero_stage: 2
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+machine_rank: 0  # a remark
+main_process_ip: 192.168.1.100
+main_process_port: 29500
+mixed_precision: 'no'
+num_machines: 2
+num_processes: 16
+same_network: true
+tpu_env: []
+""",
+    """distributed_type: FSDP
+num_processes: 4
+mixed_precision: bf16
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false, fsdp_offload_params: true,
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, fsdp_transformer_layer_cls_to_wrap: [A, B],
+  fsdp_state_dict_type: SHARDED_STATE_DICT}
+parallelism_config: {parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 2}
+""",
+    "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: 2\n  fsdp_backward_prefetch: NO_PREFETCH\n",
+])
 
 
 def byte_alphabet():

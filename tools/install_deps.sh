@@ -9,7 +9,7 @@ set -euo pipefail
 export PATH
 
 packages=(build-essential cmake ninja-build pkg-config python3 libdnnl-dev libopenmpi-dev
-          openmpi-bin libjansson-dev libpcre2-dev libutf8proc-dev liburing-dev
+          openmpi-bin libjansson-dev libpcre2-dev libutf8proc-dev liburing-dev libyaml-dev
           libcmocka-dev)
 list=0
 for arg in "$@"; do

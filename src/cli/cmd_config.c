@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/fs.h"
 #include "base/json.h"
@@ -126,18 +127,36 @@ static zinc_status write_plain(const zn_config *config, const char *path)
     return status;
 }
 
+static bool ends_in(const char *path, const char *end)
+{
+    const size_t n = strlen(path), m = strlen(end);
+    return n >= m && strcasecmp(path + n - m, end) == 0;
+}
+
+/* An accelerate YAML by its name, or the user's own by the word "default"; else a ds_config.json.
+ */
+static zinc_status load_any(const char *path, zn_config **out)
+{
+    if (strcmp(path, "default") == 0 || ends_in(path, ".yaml") || ends_in(path, ".yml"))
+        return zn_config_load_accelerate(path, NULL, out);
+    return zn_config_load(path, out);
+}
+
 /* Load, fill, resolve; E_CONFIG leaves the errors in the configuration. */
 static zinc_status resolve(const zn_args *args, const char *path, zn_config **out)
 {
-    zn_config_facts facts = {.world_size = 1};
+    zn_config_facts facts = {0};
     ZN_TRY(read_facts(args, &facts));
-    const zinc_status loaded = zn_config_load(path, out);
+    const zinc_status loaded = load_any(path, out);
     if (!*out)
         return loaded;
     const zinc_status filled = apply_arguments(args, *out);
     if (filled != ZINC_OK)
         return filled;
-    return loaded == ZINC_OK ? zn_config_resolve(*out, &facts) : loaded;
+    if (loaded != ZINC_OK)
+        return loaded;
+    zn_config_facts_from_accelerate(*out, &facts);
+    return zn_config_resolve(*out, &facts);
 }
 
 static zinc_status check_usage(const zn_args *args)

@@ -42,12 +42,12 @@ static bool multiply(int64_t a, int64_t b, int64_t *out)
 }
 
 /* " 8 (ds.json:2)" */
-static zinc_status append_member(const triad *t, const char *name, const zn_slot *slot, zn_buf *out)
+static zinc_status append_member(const char *name, const zn_slot *slot, zn_buf *out)
 {
     char *origin = NULL;
     if (!given(slot))
         return zn_buf_printf(out, "%s (not given)", name);
-    ZN_TRY(zn_slot_origin(t->config, slot, &origin));
+    ZN_TRY(zn_slot_origin(slot, &origin));
     const zinc_status status =
         zn_buf_printf(out, "%s %" PRId64 " (%s)", name, slot->integer, origin);
     zn_free(origin);
@@ -57,11 +57,11 @@ static zinc_status append_member(const triad *t, const char *name, const zn_slot
 /* "B … is not m … x g … x world size W": all three members and where each came from. */
 static zinc_status append_identity(const triad *t, zn_buf *out)
 {
-    ZN_TRY(append_member(t, BATCH, t->batch, out));
+    ZN_TRY(append_member(BATCH, t->batch, out));
     ZN_TRY(zn_buf_puts(out, " cannot be "));
-    ZN_TRY(append_member(t, MICRO, t->micro, out));
+    ZN_TRY(append_member(MICRO, t->micro, out));
     ZN_TRY(zn_buf_puts(out, " x "));
-    ZN_TRY(append_member(t, STEPS, t->steps, out));
+    ZN_TRY(append_member(STEPS, t->steps, out));
     return zn_buf_printf(out, " x world size %" PRId64, t->world);
 }
 

@@ -157,10 +157,11 @@ zinc_status zn_config_bind_value(zn_config *config, const zn_key *key, const zn_
     zn_slot value = {.line = node->line,
                      .column = node->column,
                      .source = ZN_FROM_FILE,
+                     .file = config->name,
                      .alias = -1,
                      .state = ZN_SLOT_GIVEN};
-    if (node->kind == ZN_NODE_NULL && (key->flags & ZN_KEY_NULL))
-        return ZINC_OK;
+    if (node->kind == ZN_NODE_NULL && (key->flags & ZN_KEY_NULL || config->in_yaml))
+        return ZINC_OK; /* accelerate leaves out what is null */
     if (node->kind == ZN_NODE_STRING && (key->flags & ZN_KEY_AUTO) &&
         strcmp(node->text, "auto") == 0) {
         value.state = ZN_SLOT_AUTO;
@@ -346,12 +347,23 @@ static zinc_status bind_block(zn_config *config, int row, const zn_node *node, c
     return bind_object(config, node, key->path, path);
 }
 
+int zn_config_find_row(const char *parent, const char *name)
+{
+    static const char fsdp[] = "accelerate.fsdp_config";
+    char longer[ZN_PATH_BYTES];
+    const int row = zn_key_find_in(parent, name, strlen(name));
+    if (row >= 0 || strcmp(parent, fsdp) != 0)
+        return row;
+    snprintf(longer, sizeof longer, "fsdp_%.200s", name);
+    return zn_key_find_in(parent, longer, strlen(longer));
+}
+
 static zinc_status bind_member(zn_config *config, const zn_node *member, const char *parent,
                                const char *shown)
 {
     char path[ZN_PATH_BYTES];
     join_path(shown, member->key, path);
-    const int row = zn_key_find_in(parent, member->key, strlen(member->key));
+    const int row = zn_config_find_row(parent, member->key);
     if (row < 0)
         return unknown_key(config, member, parent, path);
     const zn_key *key = &zn_keys[row];
@@ -399,6 +411,36 @@ static zinc_status find_duplicates(zn_config *config, const zn_node *node, const
     return ZINC_OK;
 }
 
+static bool is_of_yaml(const zn_key *key)
+{
+    return strncmp(key->path, "accelerate.", 11) == 0;
+}
+
+/* What a YAML says is set where a ds_config.json beside it leaves it open. */
+static zinc_status apply_yaml_alias(zn_config *config, int row, zn_slot *to)
+{
+    const zn_key *key = &zn_keys[row];
+    const zn_slot *slot = &config->slots[row];
+    char *other = NULL;
+    if (!config->in_yaml)
+        return zn_config_add_error(config, key->path, slot->line, slot->column, NULL,
+                                   "in a ds_config.json this is \"%s\"", key->reason);
+    if (to->state == ZN_SLOT_GIVEN) {
+        if (zn_slot_same(&zn_keys[zn_key_find(key->reason)], to, slot))
+            return ZINC_OK;
+        ZN_TRY(zn_slot_origin(to, &other));
+        const zinc_status status =
+            zn_config_add_error(config, key->path, slot->line, slot->column,
+                                "keep one of them, or write \"auto\" in the ds_config.json",
+                                "%s says otherwise (%s)", other, key->reason);
+        zn_free(other);
+        return status;
+    }
+    ZN_TRY(zn_slot_copy(slot, to));
+    to->alias = row;
+    return ZINC_OK;
+}
+
 /* Move the value of another spelling to its key, unless both are given. */
 static zinc_status apply_alias(zn_config *config, int row)
 {
@@ -413,6 +455,8 @@ static zinc_status apply_alias(zn_config *config, int row)
         *strrchr(block, '.') = '\0';
         other = zn_key_find(block);
     }
+    if (is_of_yaml(key))
+        return apply_yaml_alias(config, row, to);
     if (config->slots[other].line || to->line) {
         const bool refused_twice = strcmp(key->path, "optimizer.params.max_grad_norm") == 0 &&
                                    to->state == ZN_SLOT_GIVEN && to->number == slot->number;
@@ -460,15 +504,41 @@ static zinc_status check_only(zn_config *config, const char *block)
     return ZINC_OK;
 }
 
+static zinc_status apply_aliases(zn_config *config)
+{
+    for (int i = 0; i < zn_n_keys; i++)
+        if (zn_keys[i].status == ZN_KEY_ALIAS && config->slots[i].state != ZN_SLOT_ABSENT &&
+            (is_of_yaml(&zn_keys[i]) || !config->in_yaml))
+            ZN_TRY(apply_alias(config, i));
+    return ZINC_OK;
+}
+
+zinc_status zn_config_bind_accelerate(zn_config *config, const zn_node *root)
+{
+    zn_slot *block = zn_slot_at(config->slots, "accelerate");
+    if (block->line)
+        return zn_config_add_error(config, "", 1, 1, "remove it there",
+                                   "the ds_config.json has a block \"accelerate\" of its own");
+    ZN_TRY(find_duplicates(config, root, ""));
+    if (config->n_errors > 0)
+        return ZINC_OK;
+    block->state = ZN_SLOT_GIVEN;
+    block->line = block->column = 1;
+    config->in_yaml = true;
+    zinc_status status = bind_object(config, root, "accelerate", "");
+    if (status == ZINC_OK)
+        status = apply_aliases(config);
+    config->in_yaml = false;
+    return status;
+}
+
 zinc_status zn_config_bind(zn_config *config)
 {
     ZN_TRY(find_duplicates(config, config->root, ""));
     if (config->n_errors > 0) /* which of two values is meant is not known */
         return ZINC_OK;
     ZN_TRY(bind_object(config, config->root, "", ""));
-    for (int i = 0; i < zn_n_keys; i++)
-        if (zn_keys[i].status == ZN_KEY_ALIAS && config->slots[i].state != ZN_SLOT_ABSENT)
-            ZN_TRY(apply_alias(config, i));
+    ZN_TRY(apply_aliases(config));
     ZN_TRY(check_only(config, "optimizer"));
     return check_only(config, "scheduler");
 }

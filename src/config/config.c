@@ -5,12 +5,15 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fs.h"
+#include "base/sys.h"
 #include "config/config_internal.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 20)
+#define BLOCK_OF_YAML "accelerate."
 
 static void issue_fini(zn_issue *issue)
 {
@@ -52,6 +55,8 @@ zinc_status zn_config_add_error(zn_config *config, const char *path, int line, i
     va_end(list);
     if (status != ZINC_OK)
         goto fail;
+    if (config->is_yaml && strncmp(path, BLOCK_OF_YAML, strlen(BLOCK_OF_YAML)) == 0)
+        path += strlen(BLOCK_OF_YAML); /* in the YAML itself the block is the top */
     ZN_TRY_GOTO(zn_strdup(path, &issue.path));
     if (hint)
         ZN_TRY_GOTO(zn_strdup(hint, &issue.hint));
@@ -102,7 +107,8 @@ static zinc_status create(const char *name, zn_config **out)
     zinc_status status;
     ZN_TRY(zn_alloc(&config, sizeof *config, "a configuration"));
     config->warmup_steps = config->warmup_ratio = config->n_epochs = (double)NAN;
-    ZN_TRY_GOTO(zn_strdup(name, &config->name));
+    ZN_TRY_GOTO(zn_strdup(name, &config->names[0]));
+    config->name = config->names[0];
     ZN_TRY_GOTO(zn_alloc_array(&config->slots, (size_t)zn_n_keys, sizeof *config->slots,
                                "values of a configuration"));
     *out = config;
@@ -123,11 +129,9 @@ static zinc_status read_text(zn_config *config, const char *text, size_t n)
     return zn_config_bind(config);
 }
 
-zinc_status zn_config_parse(const char *text, size_t n, const char *name, zn_config **out)
+/* Hand over what has been read, or release it if reading itself failed. */
+static zinc_status finish(zn_config *config, zinc_status status, zn_config **out)
 {
-    zn_config *config = NULL;
-    ZN_TRY(create(name, &config));
-    const zinc_status status = read_text(config, text, n);
     if (status != ZINC_OK) {
         zn_config_destroy(config);
         return status;
@@ -139,21 +143,136 @@ zinc_status zn_config_parse(const char *text, size_t n, const char *name, zn_con
     return zn_config_conclude(config);
 }
 
+zinc_status zn_config_parse(const char *text, size_t n, const char *name, zn_config **out)
+{
+    zn_config *config = NULL;
+    ZN_TRY(create(name, &config));
+    return finish(config, read_text(config, text, n), out);
+}
+
+/* A file's text; one without any is refused. */
+static zinc_status load_text(const char *path, const char *smallest, zn_buf *out)
+{
+    if (zn_fs_is_dir(path))
+        ZN_FAIL(ZINC_E_IO, "cannot read %s: it is a folder", path);
+    ZN_TRY(zn_fs_read(path, MAX_FILE_BYTES, out));
+    if (strspn(out->data, " \t\r\n") == out->n)
+        ZN_FAIL(ZINC_E_CONFIG, "%s is empty; %s", path, smallest);
+    return ZINC_OK;
+}
+
 zinc_status zn_config_load(const char *path, zn_config **out)
 {
     zn_buf text = {0};
-    zinc_status status = ZINC_OK;
     if (!path)
         return zn_config_parse("", 0, "", out);
-    if (zn_fs_is_dir(path))
-        ZN_FAIL(ZINC_E_IO, "cannot read %s: it is a folder", path);
-    status = zn_fs_read(path, MAX_FILE_BYTES, &text);
-    if (status == ZINC_OK && strspn(text.data, " \t\r\n") == text.n)
-        status = zn_error_set(ZINC_E_CONFIG, __FILE__, __LINE__, __func__,
-                              "%s is empty; {} is the smallest ds_config.json", path);
-    else if (status == ZINC_OK)
+    zinc_status status = load_text(path, "{} is the smallest ds_config.json", &text);
+    if (status == ZINC_OK)
         status = zn_config_parse(text.data, text.n, path, out);
     zn_buf_fini(&text);
+    return status;
+}
+
+/* ---- accelerate YAML ---- */
+
+zinc_status zn_accelerate_default_path(char **out)
+{
+    const char *hf = zn_sys_env("HF_HOME"), *cache = zn_sys_env("XDG_CACHE_HOME");
+    const char *home = zn_sys_env("HOME");
+    static const char file[] = "accelerate/default_config.yaml";
+    if (hf && *hf)
+        return zn_format(out, "%s/%s", hf, file);
+    if (cache && *cache)
+        return zn_format(out, "%s/huggingface/%s", cache, file);
+    return zn_format(out, "%s/.cache/huggingface/%s", home ? home : "", file);
+}
+
+/* The ds_config.json that the YAML names: where it says, else beside the YAML. */
+static zinc_status find_named(const char *named, const char *yaml, char **out)
+{
+    const char *slash = strrchr(yaml, '/');
+    if (named[0] == '/' || zn_fs_exists(named) || !slash)
+        return zn_strdup(named, out);
+    return zn_format(out, "%.*s%s", (int)(slash + 1 - yaml), yaml, named);
+}
+
+/* Read the ds_config.json that goes with a YAML, if any. */
+static zinc_status read_deepspeed(zn_config *config, const zn_node *yaml, const char *given,
+                                  bool *has_file)
+{
+    const zn_node *section = zn_node_get(yaml, "deepspeed_config");
+    const zn_node *named = section ? zn_node_get(section, "deepspeed_config_file") : NULL;
+    const bool names = named && named->kind == ZN_NODE_STRING && strcmp(named->text, "none") != 0;
+    zn_buf text = {0};
+    char *path = NULL;
+    if (!given && !names)
+        return ZINC_OK;
+    zinc_status status;
+    ZN_TRY_GOTO(given ? zn_strdup(given, &path) : find_named(named->text, config->names[0], &path));
+    ZN_TRY_GOTO(load_text(path, "{} is the smallest ds_config.json", &text));
+    config->name = config->names[1] = path;
+    path = NULL;
+    *has_file = true;
+    ZN_TRY_GOTO(read_text(config, text.data, text.n));
+fail:
+    zn_free(path);
+    zn_buf_fini(&text);
+    return status;
+}
+
+/* Bind the YAML on top of its ds_config.json; messages name the YAML meanwhile. */
+static zinc_status bind_yaml(zn_config *config, const zn_node *yaml, bool has_file)
+{
+    const char *name = config->name;
+    config->name = config->names[0];
+    zinc_status status = zn_config_bind_accelerate(config, yaml);
+    if (status == ZINC_OK && config->n_errors == 0)
+        status = zn_accelerate_translate(config, has_file);
+    config->name = name;
+    return status;
+}
+
+static zinc_status read_yaml(zn_config *config, const char *text, size_t n, const char *deepspeed)
+{
+    zn_syntax_error error = {0};
+    zn_node *yaml = NULL;
+    bool has_file = false;
+    zinc_status status = zn_yaml_parse(text, n, &error, &yaml);
+    if (status == ZINC_E_FORMAT)
+        return zn_config_add_error(config, "", error.line, error.column, error.hint, "%s",
+                                   error.message);
+    ZN_TRY_GOTO(status);
+    ZN_TRY_GOTO(zn_accelerate_soften(yaml));
+    ZN_TRY_GOTO(read_deepspeed(config, yaml, deepspeed, &has_file));
+    ZN_TRY_GOTO(bind_yaml(config, yaml, has_file));
+fail:
+    zn_node_destroy(yaml);
+    return status;
+}
+
+zinc_status zn_config_parse_accelerate(const char *text, size_t n, const char *name,
+                                       const char *deepspeed, zn_config **out)
+{
+    zn_config *config = NULL;
+    ZN_TRY(create(name, &config));
+    config->is_yaml = true;
+    return finish(config, read_yaml(config, text, n, deepspeed), out);
+}
+
+zinc_status zn_config_load_accelerate(const char *path, const char *deepspeed, zn_config **out)
+{
+    zinc_status status;
+    zn_buf text = {0};
+    char *own = NULL;
+    if (strcmp(path, "default") == 0) {
+        ZN_TRY(zn_accelerate_default_path(&own));
+        path = own;
+    }
+    ZN_TRY_GOTO(load_text(path, "`zinc config new` writes one", &text));
+    ZN_TRY_GOTO(zn_config_parse_accelerate(text.data, text.n, path, deepspeed, out));
+fail:
+    zn_buf_fini(&text);
+    zn_free(own);
     return status;
 }
 
@@ -177,7 +296,8 @@ void zn_config_destroy(zn_config *config)
     destroy_slots(config->slots);
     destroy_slots(config->resolved);
     zn_node_destroy(config->root);
-    zn_free(config->name);
+    zn_free(config->names[0]);
+    zn_free(config->names[1]);
     zn_free(config);
 }
 

@@ -42,6 +42,22 @@ typedef enum zn_backward_prefetch {
     ZN_BACKWARD_NO_PREFETCH,
 } zn_backward_prefetch;
 
+/* distributed_type of an accelerate YAML. */
+typedef enum zn_distributed_type {
+    ZN_DISTRIBUTED_NO,
+    ZN_DISTRIBUTED_DEEPSPEED,
+    ZN_DISTRIBUTED_FSDP,
+    ZN_DISTRIBUTED_MULTI_CPU,
+    ZN_DISTRIBUTED_MULTI_GPU,
+} zn_distributed_type;
+
+/* mixed_precision of an accelerate YAML; fp8 is refused. */
+typedef enum zn_mixed_precision {
+    ZN_PRECISION_NO,
+    ZN_PRECISION_FP16,
+    ZN_PRECISION_BF16,
+} zn_mixed_precision;
+
 /* Values after zn_config_resolve. Sizes are elements unless a name says otherwise. A field that the
  * table marks "accepted" is parsed, printed and has no effect here. */
 typedef struct zn_config_values {
@@ -133,6 +149,21 @@ typedef struct zn_config_values {
         int64_t profile_step;
         char *output_file; /* NULL: stderr */
     } flops_profiler;
+    /* Of an accelerate YAML, or of the block that carries one. */
+    struct {
+        bool given;
+        zn_distributed_type distributed_type;
+        int64_t num_machines, num_processes, machine_rank; /* num_processes -1: not given */
+        char *main_process_ip;
+        int64_t main_process_port; /* 0: none given, or a free one */
+        zn_mixed_precision mixed_precision;
+        bool enable_cpu_affinity, zero3_init_flag, fsdp_offload_params;
+        char *deepspeed_config_file, *moe_layer_cls_names;
+        char *multinode_launcher, *hostfile, *inclusion_filter, *exclusion_filter;
+        int64_t fsdp_version;
+        int64_t dp_replicate_size, dp_shard_size;
+    } accelerate;
+
     bool checkpoint_units; /* fsdp.activation_checkpointing: as --gradient_checkpointing */
     struct {
         bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
@@ -167,6 +198,18 @@ ZINC_MUST_CHECK zinc_status zn_config_load(const char *path, zn_config **out);
 /** The same from n bytes; `name` stands for the file in messages. */
 ZINC_MUST_CHECK zinc_status zn_config_parse(const char *text, size_t n, const char *name,
                                             zn_config **out);
+/** Read an accelerate YAML. "default" is the user's own (zn_accelerate_default_path). The
+ *  ds_config.json that it names is read too: from the working folder, as accelerate does, else from
+ *  beside it; or `deepspeed` in its place (NULL: none). What both say is an error. Values of the
+ *  YAML have their origin there. Errors: as zn_config_load. */
+ZINC_MUST_CHECK zinc_status zn_config_load_accelerate(const char *path, const char *deepspeed,
+                                                      zn_config **out);
+/** The same from n bytes; `name` stands for the file. */
+ZINC_MUST_CHECK zinc_status zn_config_parse_accelerate(const char *text, size_t n, const char *name,
+                                                       const char *deepspeed, zn_config **out);
+/** Where accelerate keeps the user's default file: HF_HOME, else XDG_CACHE_HOME/huggingface, else
+ *  ~/.cache/huggingface. Free with zn_free. */
+ZINC_MUST_CHECK zinc_status zn_accelerate_default_path(char **out);
 void zn_config_destroy(zn_config *config);
 
 /** Names of the arguments that zn_config_override knows, for tables of options. */
@@ -177,6 +220,10 @@ const char *zn_config_argument_name(int i);
  *  collected. Errors: E_CONFIG. */
 ZINC_MUST_CHECK zinc_status zn_config_override(zn_config *config,
                                                const zn_config_argument *arguments, int n);
+
+/** Fill the facts that are not known (0) from an accelerate YAML: ranks, and ranks of a machine;
+ *  one rank where it does not say. */
+void zn_config_facts_from_accelerate(const zn_config *config, zn_config_facts *facts);
 
 /** Fill every "auto" and the batch triad; check rules that span keys. May be called again with
  *  better facts; texts of zn_config_get are then other copies. An "auto" that cannot be known yet

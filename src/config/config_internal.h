@@ -56,6 +56,16 @@ void zn_node_destroy(zn_node *node);
 /** The member `key` of an object, or NULL. */
 const zn_node *zn_node_get(const zn_node *object, const char *key);
 
+/** Bytes at p that are a number as JSON writes it; 0: none. */
+size_t zn_number_length(const char *p, const char *end);
+/** Make a node the number that n bytes of `text`, as zn_number_length found them, spell. */
+ZINC_MUST_CHECK zinc_status zn_node_set_number(zn_node *node, const char *text, size_t n);
+
+/** The same tree from YAML: one document of mappings, lists and plain values. Anchors, aliases and
+ *  tags are refused. Errors: as zn_reader_parse. */
+ZINC_MUST_CHECK zinc_status zn_yaml_parse(const char *text, size_t n, zn_syntax_error *error,
+                                          zn_node **out);
+
 /** Append a tree as strict JSON, indented; `depth` is where it stands. */
 ZINC_MUST_CHECK zinc_status zn_node_append(const zn_node *node, int depth, zn_buf *out);
 
@@ -157,6 +167,7 @@ typedef struct zn_slot {
     zn_slot_state state;
     zn_slot_source source;
     int line, column;     /* in the file; 0: not there */
+    const char *file;     /* borrowed from the configuration */
     int alias;            /* row of the spelling that was used, -1: its own */
     const char *argument; /* name, static */
     const char *why;      /* FROM_AUTO, static */
@@ -174,7 +185,10 @@ typedef struct zn_issue {
 } zn_issue;
 
 struct zn_config {
-    char *name; /* of the file, for messages */
+    const char *name; /* of the file that is being read, or was read last, for messages */
+    char *names[2];   /* owned: a file, and the ds_config.json that goes with a YAML */
+    bool is_yaml;     /* names[0] is an accelerate YAML */
+    bool in_yaml;     /* it is being bound */
     zn_node *root;
     zn_slot *slots;    /* [zn_n_keys] as read and filled by arguments */
     zn_slot *resolved; /* [zn_n_keys] */
@@ -198,8 +212,18 @@ ZINC_MUST_CHECK zinc_status zn_config_add_note(zn_config *config, const char *fo
 /** E_CONFIG with the first error as its message, or OK if there is none. */
 ZINC_MUST_CHECK zinc_status zn_config_conclude(const zn_config *config);
 
+/** The row of a name in a block, or -1. accelerate takes names of fsdp_config without their prefix
+ *  too. */
+int zn_config_find_row(const char *parent, const char *name);
 /** Tree to slots. Only E_NOMEM fails; errors of the file are collected. */
 ZINC_MUST_CHECK zinc_status zn_config_bind(zn_config *config);
+/** The same for the tree of an accelerate YAML, whose top is the block "accelerate". */
+ZINC_MUST_CHECK zinc_status zn_config_bind_accelerate(zn_config *config, const zn_node *root);
+/** Move what the block "accelerate" says to the keys that mean it here, with their places; find
+ *  contradictions. has_file: a ds_config.json has been read too. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_accelerate_translate(zn_config *config, bool has_file);
+/** Give words and numbers of a YAML the type of their row, as accelerate's own conversions do. */
+ZINC_MUST_CHECK zinc_status zn_accelerate_soften(zn_node *root);
 /** Check a node against a row and put its value into *slot; an error of the file is collected under
  *  `path` and leaves the slot absent. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_bind_value(zn_config *config, const zn_key *key,
@@ -207,14 +231,15 @@ ZINC_MUST_CHECK zinc_status zn_config_bind_value(zn_config *config, const zn_key
                                                  zn_slot *slot);
 /** Whether a slot's value is the row's default. */
 bool zn_slot_is_default(const zn_key *key, const zn_slot *slot);
+/** Whether two given slots of a row have the same value; a NaN of `value` stands for any. */
+bool zn_slot_same(const zn_key *key, const zn_slot *slot, const zn_slot *value);
 void zn_slot_fini(zn_slot *slot);
 /** Copy a slot, its text too. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_slot_copy(const zn_slot *from, zn_slot *to);
 /** Value as people write it, for messages and tables. */
 ZINC_MUST_CHECK zinc_status zn_slot_append(const zn_key *key, const zn_slot *slot, zn_buf *out);
 /** "ds.json:7", "argument --x", "default" or "auto: why". Errors: E_NOMEM. */
-ZINC_MUST_CHECK zinc_status zn_slot_origin(const zn_config *config, const zn_slot *slot,
-                                           char **out);
+ZINC_MUST_CHECK zinc_status zn_slot_origin(const zn_slot *slot, char **out);
 
 /** The slot of a key that is in the table, as read or resolved. */
 zn_slot *zn_slot_at(zn_slot *slots, const char *path);

@@ -47,6 +47,8 @@
 #define OVERLAPS "reading, updating and writing always overlap"
 #define MICS "fsdp.shard_size says how many ranks share a copy"
 #define UNITS "the units are the embedding, each block and the head"
+#define NO_TPU "there are no TPUs"
+#define NO_DYNAMO "there is nothing to compile"
 #define SCALED "the loss carries the division and sums over ranks are fp32, so none is needed"
 #define NO_MODULES "the profile is of phases, not of modules"
 #define METRICS "metrics are in metrics.jsonl, and in CSV or TensorBoard files where asked for"
@@ -501,6 +503,8 @@ const zn_key zn_keys[] = {
       .doc = "keep only the input of each block, as --gradient_checkpointing"),
     R("fsdp.activation_checkpointing_offload", BOOL, "false", "kept inputs stay on the device",
       .doc = "keep them on the host"),
+
+#include "config/keys_accelerate.inc"
 
     /* ---- what is logged ---- */
     H("tensorboard", BLOCK, NULL, .doc = "TensorBoard files"),

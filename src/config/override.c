@@ -78,16 +78,6 @@ bool zn_config_applies(const zn_config *config, const zn_key *key)
     return !key->only || zn_word_in(key->only, type->text, true);
 }
 
-static bool same_value(const zn_key *key, const zn_slot *slot, const zn_slot *value)
-{
-    if (key->type == ZN_KEY_BOOL)
-        return slot->flag == value->flag;
-    if (key->type == ZN_KEY_PAIR)
-        return (isnan(value->pair[0]) || slot->pair[0] == value->pair[0]) &&
-               (isnan(value->pair[1]) || slot->pair[1] == value->pair[1]);
-    return slot->number == value->number;
-}
-
 static zinc_status conflict(zn_config *config, const zn_key *key, const zn_slot *slot,
                             const zn_slot *value, const char *text)
 {
@@ -97,7 +87,7 @@ static zinc_status conflict(zn_config *config, const zn_key *key, const zn_slot 
         status = zn_config_add_error(
             config, slot->alias >= 0 ? zn_keys[slot->alias].path : key->path, slot->line,
             slot->column, "make them equal, or write \"auto\" in the file",
-            "%s:%d says %s, argument --%s says %s", config->name, slot->line, said.data,
+            "%s:%d says %s, argument --%s says %s", slot->file, slot->line, said.data,
             value->argument, text);
     zn_buf_fini(&said);
     return status;
@@ -112,7 +102,7 @@ zinc_status zn_config_fill(zn_config *config, zn_slot *slots, const char *path,
     if (!zn_config_applies(config, key))
         return ZINC_OK;
     if (slot->state == ZN_SLOT_GIVEN && slot->source == ZN_FROM_FILE)
-        return same_value(key, slot, value) ? ZINC_OK : conflict(config, key, slot, value, text);
+        return zn_slot_same(key, slot, value) ? ZINC_OK : conflict(config, key, slot, value, text);
     zn_slot filled = *value;
     filled.state = ZN_SLOT_GIVEN;
     filled.alias = -1;

@@ -6,13 +6,27 @@
 #include "base/json.h"
 #include "config/config_internal.h"
 
+#define YAML_BLOCK "accelerate."
+
+/* Rows of Zinc's own blocks, which a ds_config.json mostly does not have, are shown where a value
+ * differs from its default or there is a YAML. */
+static bool says_anything(const zn_config *config, const zn_key *key)
+{
+    if (strncmp(key->path, YAML_BLOCK, strlen(YAML_BLOCK)) == 0)
+        return config->values.accelerate.given;
+    if (strncmp(key->path, "fsdp.", 5) != 0)
+        return true;
+    const zn_slot *slot = &config->resolved[key - zn_keys];
+    return slot->state == ZN_SLOT_GIVEN && slot->source != ZN_FROM_DEFAULT;
+}
+
 /* Whether row i is printed: every honoured key that has a value, and keys without effect where the
  * file gives them. A parameter's default is printed only if the optimizer has the parameter. */
 static bool is_printed(const zn_config *config, int i)
 {
     const zn_key *key = &zn_keys[i];
     const zn_slot *slot = &config->resolved[i];
-    if (key->type >= ZN_KEY_ANY)
+    if (key->type >= ZN_KEY_ANY || !says_anything(config, key))
         return false;
     if (key->status == ZN_KEY_ACCEPTED)
         return slot->source == ZN_FROM_FILE && slot->state == ZN_SLOT_GIVEN;
@@ -171,6 +185,35 @@ static zinc_status append_type(const zn_key *key, zn_buf *out)
     return key->flags & ZN_KEY_NULL ? zn_buf_puts(out, ", or null") : ZINC_OK;
 }
 
+/* One row of the table for people. */
+static zinc_status append_row(int i, const char *path, zn_buf *out)
+{
+    zn_config_key_info info;
+    zn_config_key(i, &info);
+    ZN_TRY(zn_buf_printf(out, "| `%s` | ", path));
+    ZN_TRY(append_type(&zn_keys[i], out));
+    const bool quoted = zn_keys[i].type == ZN_KEY_TEXT || zn_keys[i].type == ZN_KEY_CHOICE;
+    const char *text = info.default_text;
+    const char *mark = text && quoted && strcmp(text, "null") != 0 ? "\"" : "";
+    ZN_TRY(text ? zn_buf_printf(out, " | `%s%s%s` | ", mark, text, mark)
+                : zn_buf_puts(out, " | | "));
+    ZN_TRY(zn_buf_printf(out, "%s | %s", info.status, info.doc));
+    ZN_TRY(append_remarks(&zn_keys[i], out));
+    return zn_buf_puts(out, " |\n");
+}
+
+/* The rows of an accelerate YAML, whose top is the block "accelerate", or all others. */
+static zinc_status append_rows(bool of_yaml, zn_buf *out)
+{
+    const size_t n = strlen(YAML_BLOCK);
+    for (int i = 0; i < zn_n_keys; i++) {
+        const bool is_of_yaml = strncmp(zn_keys[i].path, YAML_BLOCK, n) == 0;
+        if (is_of_yaml == of_yaml)
+            ZN_TRY(append_row(i, zn_keys[i].path + (of_yaml ? n : 0), out));
+    }
+    return ZINC_OK;
+}
+
 zinc_status zn_config_append_doc(zn_buf *out)
 {
     ZN_TRY(zn_buf_puts(
@@ -190,19 +233,12 @@ zinc_status zn_config_append_doc(zn_buf *out)
         "The file may have `//`, `#` and `/* */` comments, trailing\ncommas, a byte order mark, "
         "and whole numbers written as `2e8`.\n\n"
         "| key | type | default | status | meaning |\n|---|---|---|---|---|\n"));
-    for (int i = 0; i < zn_n_keys; i++) {
-        zn_config_key_info info;
-        zn_config_key(i, &info);
-        ZN_TRY(zn_buf_printf(out, "| `%s` | ", info.path));
-        ZN_TRY(append_type(&zn_keys[i], out));
-        const bool quoted = zn_keys[i].type == ZN_KEY_TEXT || zn_keys[i].type == ZN_KEY_CHOICE;
-        const char *text = info.default_text;
-        const char *mark = text && quoted && strcmp(text, "null") != 0 ? "\"" : "";
-        ZN_TRY(text ? zn_buf_printf(out, " | `%s%s%s` | ", mark, text, mark)
-                    : zn_buf_puts(out, " | | "));
-        ZN_TRY(zn_buf_printf(out, "%s | %s", info.status, info.doc));
-        ZN_TRY(append_remarks(&zn_keys[i], out));
-        ZN_TRY(zn_buf_puts(out, " |\n"));
-    }
-    return ZINC_OK;
+    ZN_TRY(append_rows(false, out));
+    ZN_TRY(zn_buf_puts(
+        out, "\n## Keys of an accelerate YAML\n\n"
+             "What `--accelerate_config` reads; [accelerate.md](accelerate.md) says how. In a "
+             "ds_config.json that `zinc config convert` has\nwritten they stand in a block "
+             "`accelerate`, and `fsdp_config` also takes its keys without `fsdp_`.\n\n"
+             "| key | type | default | status | meaning |\n|---|---|---|---|---|\n"));
+    return append_rows(true, out);
 }

@@ -225,42 +225,6 @@ fail:
     return status;
 }
 
-static size_t count_digits(const char *p, const char *end)
-{
-    size_t n = 0;
-    while (p + n < end && p[n] >= '0' && p[n] <= '9')
-        n++;
-    return n;
-}
-
-/* Bytes of the JSON number at p, 0 if there is none. */
-static size_t number_length(const char *p, const char *end)
-{
-    const char *q = p;
-    if (q < end && *q == '-')
-        q++;
-    size_t n = count_digits(q, end);
-    if (n == 0 || (n > 1 && *q == '0'))
-        return 0;
-    q += n;
-    if (q < end && *q == '.') {
-        n = count_digits(q + 1, end);
-        if (n == 0)
-            return 0;
-        q += 1 + n;
-    }
-    if (q < end && (*q == 'e' || *q == 'E')) {
-        q++;
-        if (q < end && (*q == '+' || *q == '-'))
-            q++;
-        n = count_digits(q, end);
-        if (n == 0)
-            return 0;
-        q += n;
-    }
-    return (size_t)(q - p);
-}
-
 static bool ends_word(const reader *r, size_t n)
 {
     if (r->p + n >= r->end)
@@ -272,24 +236,11 @@ static bool ends_word(const reader *r, size_t n)
 
 static zinc_status read_number(reader *r, zn_node *node)
 {
-    const size_t n = number_length(r->p, r->end);
+    const size_t n = zn_number_length(r->p, r->end);
     if (n == 0 || n > MAX_NUMBER_BYTES || !ends_word(r, n))
         return refuse(r, "not a number as JSON writes it",
                       "digits, then optionally .digits and e10; no leading zero or plus sign");
-    node->kind = ZN_NODE_NUMBER;
-    ZN_TRY(zn_alloc(&node->text, n + 1, "a number"));
-    memcpy(node->text, r->p, n);
-    node->number = strtod(node->text, NULL);
-    errno = 0;
-    char *end;
-    const long long whole = strtoll(node->text, &end, 10);
-    if (*end == '\0') {
-        node->integral = errno == 0;
-        node->integer = whole;
-    } else if (fabs(node->number) < 0x1p63 && node->number == rint(node->number)) {
-        node->integral = true;
-        node->integer = (int64_t)node->number;
-    }
+    ZN_TRY(zn_node_set_number(node, r->p, n));
     for (size_t i = 0; i < n; i++)
         step(r);
     return ZINC_OK;

@@ -204,7 +204,7 @@ static zinc_status resolve_places(zn_config *config)
 static zinc_status write_origins(zn_config *config)
 {
     for (int i = 0; i < zn_n_keys; i++)
-        ZN_TRY(zn_slot_origin(config, &config->resolved[i], &config->resolved[i].origin));
+        ZN_TRY(zn_slot_origin(&config->resolved[i], &config->resolved[i].origin));
     return ZINC_OK;
 }
 

@@ -23,9 +23,9 @@ static zinc_status check_precision(zn_config *config)
     const zn_slot *min_scale = slot_of(config, "fp16.min_loss_scale");
     if (fp16->flag && bf16->flag) {
         char *a = NULL, *b = NULL;
-        zinc_status status = zn_slot_origin(config, fp16, &a);
+        zinc_status status = zn_slot_origin(fp16, &a);
         if (status == ZINC_OK)
-            status = zn_slot_origin(config, bf16, &b);
+            status = zn_slot_origin(bf16, &b);
         if (status == ZINC_OK)
             status = zn_config_add_error(
                 config, "bf16.enabled", bf16->line, bf16->column, "switch one of them off",

@@ -70,6 +70,22 @@ bool zn_slot_is_default(const zn_key *key, const zn_slot *slot)
     }
 }
 
+bool zn_slot_same(const zn_key *key, const zn_slot *slot, const zn_slot *value)
+{
+    switch (key->type) {
+    case ZN_KEY_BOOL:
+        return slot->flag == value->flag;
+    case ZN_KEY_PAIR:
+        return (isnan(value->pair[0]) || slot->pair[0] == value->pair[0]) &&
+               (isnan(value->pair[1]) || slot->pair[1] == value->pair[1]);
+    case ZN_KEY_TEXT:
+    case ZN_KEY_CHOICE:
+        return strcasecmp(slot->text, value->text) == 0;
+    default:
+        return slot->number == value->number;
+    }
+}
+
 zinc_status zn_slot_append(const zn_key *key, const zn_slot *slot, zn_buf *out)
 {
     if (slot->state == ZN_SLOT_AUTO)
@@ -97,11 +113,11 @@ zinc_status zn_slot_append(const zn_key *key, const zn_slot *slot, zn_buf *out)
     }
 }
 
-zinc_status zn_slot_origin(const zn_config *config, const zn_slot *slot, char **out)
+zinc_status zn_slot_origin(const zn_slot *slot, char **out)
 {
     switch (slot->source) {
     case ZN_FROM_FILE:
-        return zn_format(out, "%s:%d", config->name, slot->line);
+        return zn_format(out, "%s:%d", slot->file, slot->line);
     case ZN_FROM_ARGUMENT:
         return zn_format(out, "argument --%s", slot->argument);
     case ZN_FROM_AUTO:
@@ -159,6 +175,7 @@ static void store_flag(const zn_key *key, const zn_slot *slot, void *field)
 void zn_config_store(const zn_slot *slots, zn_config_values *values)
 {
     memset(values, 0, sizeof *values);
+    values->accelerate.given = slots[zn_key_find("accelerate")].state == ZN_SLOT_GIVEN;
     for (int i = 0; i < zn_n_keys; i++) {
         const zn_key *key = &zn_keys[i];
         const zn_slot *slot = &slots[i];
