@@ -111,6 +111,9 @@ static zinc_status configure(zinc_engine *e, const zinc_engine_params *p)
     if (e->zero_params.disk_path) /* build needs it, and the configuration may be gone by then */
         ZN_TRY(zn_strdup(e->zero_params.disk_path, &e->disk_path));
     e->zero_params.disk_path = e->disk_path;
+    if (e->zero_params.param_disk_path)
+        ZN_TRY(zn_strdup(e->zero_params.param_disk_path, &e->param_disk_path));
+    e->zero_params.param_disk_path = e->param_disk_path;
     e->rank = p->comm;
     e->scaler = zn_loss_scaler_from_config(v);
     e->clip = v->gradient_clipping;
@@ -159,6 +162,7 @@ void zinc_engine_destroy(zinc_engine *engine)
     json_decref(engine->about.config);
     json_decref(engine->about.schedule);
     json_decref(engine->about.hyper);
+    zn_free(engine->param_disk_path);
     zn_free(engine);
 }
 

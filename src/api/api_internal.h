@@ -57,7 +57,7 @@ typedef struct zn_api_unit {
 struct zinc_engine {
     zinc_comm *rank;
     zn_zero_params zero_params;
-    char *disk_path;                        /* zero_params.disk_path */
+    char *disk_path, *param_disk_path;      /* of zero_params */
     const zn_optim_ops *optim_full, *optim; /* as found; what is used (zn_optim_lean); or NULL */
     zn_optim_hyper base;                    /* of the configuration */
     zn_lr_schedule schedule;

@@ -42,7 +42,6 @@
 #define MASTERS "Zinc keeps fp32 master weights"
 #define FILES "Zinc has its own checkpoint format"
 #define WINDOWS "three windows of at most 4,194,304 elements: one read, one updated, one written"
-#define PARAMS_ON_DISK "parameters are not offloaded to disk"
 #define PINNED "there is no page-locked memory without an accelerator"
 #define OVERLAPS "reading, updating and writing always overlap"
 #define MICS "fsdp.shard_size says how many ranks share a copy"
@@ -370,16 +369,17 @@ const zn_key zn_keys[] = {
       .doc = "where shards of parameters lie, stage 3"),
     H("zero_optimization.offload_param.device", CHOICE, "none", .words = "none cpu nvme",
       .flags = ZN_KEY_AUTO, TO(CHOICE, zero.offload_param), .doc = "none: with the computation"),
-    A("zero_optimization.offload_param.nvme_path", TEXT, "null", PARAMS_ON_DISK,
-      .flags = ZN_KEY_AUTO | ZN_KEY_NULL, TO(TEXT, zero.offload_param_nvme_path),
-      .doc = "folder for the files of device nvme"),
-    A("zero_optimization.offload_param.buffer_count", INT, "5", PARAMS_ON_DISK, .min = 1,
-      TO(I64, zero.offload_param_buffer_count), .doc = "staging buffers of device nvme"),
-    A("zero_optimization.offload_param.buffer_size", INT, "100000000", PARAMS_ON_DISK, .min = 1,
-      TO(I64, zero.offload_param_buffer_size), .doc = "elements of one staging buffer"),
-    A("zero_optimization.offload_param.max_in_cpu", INT, "1000000000", PARAMS_ON_DISK,
+    H("zero_optimization.offload_param.nvme_path", TEXT, "null", .flags = ZN_KEY_AUTO | ZN_KEY_NULL,
+      TO(TEXT, zero.offload_param_nvme_path), .doc = "folder for the files of device nvme"),
+    H("zero_optimization.offload_param.buffer_count", INT, "5", .min = 1,
+      TO(I64, zero.offload_param_buffer_count),
+      .doc = "buffers of the pool that parameters of device nvme pass through, at most 64"),
+    H("zero_optimization.offload_param.buffer_size", INT, "100000000", .min = 1,
+      TO(I64, zero.offload_param_buffer_size),
+      .doc = "most elements of one such buffer; larger parameters pass in parts"),
+    H("zero_optimization.offload_param.max_in_cpu", INT, "1000000000",
       TO(I64, zero.offload_param_max_in_cpu),
-      .doc = "elements that device nvme keeps in host memory"),
+      .doc = "elements of a rank's shard that device nvme keeps in host memory"),
     A("zero_optimization.offload_param.pin_memory", BOOL, "true", PINNED, .flags = ZN_KEY_FULFILLED,
       TO(BOOL, zero.offload_param_pin_memory), .doc = "host memory is page-locked"),
     H("zero_optimization.offload_optimizer", BLOCK, NULL, .flags = ZN_KEY_NULL,

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "engine/model_batch.h"
 #include "engine/freeze.h"
 #include "engine/hyper.h"
@@ -53,6 +56,14 @@ static void set_sharding(const zn_config_values *c, zn_zero_params *out)
                                                                 : 0;
 }
 
+/* Launchers say it; without one all ranks are taken to be here. */
+static int64_t ranks_of_this_host(const zn_comm *comm)
+{
+    const char *said = zn_sys_env("LOCAL_WORLD_SIZE");
+    const int64_t n = said ? strtoll(said, NULL, 10) : 0, all = zn_comm_n_ranks(comm);
+    return n >= 1 && n < all ? n : all;
+}
+
 void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
 {
     const zn_config_values *c = params->config;
@@ -81,6 +92,14 @@ void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
     out->optimizer_tier = tier_of(c->zero.offload_optimizer);
     out->param_tier = tier_of(c->zero.offload_param);
     out->disk_path = c->zero.offload_optimizer_nvme_path;
+    out->param_disk_path = c->zero.offload_param_nvme_path;
+    out->max_param_on_host = c->zero.offload_param_max_in_cpu;
+    out->param_buffer_elems = c->zero.offload_param_buffer_size;
+    out->n_param_buffers =
+        (int)(c->zero.offload_param_buffer_count < INT_MAX ? c->zero.offload_param_buffer_count
+                                                           : INT_MAX);
+    if (params->comm)
+        out->host_bytes = zn_sys_memory_bytes() / ranks_of_this_host(params->comm);
     out->disk_io = (zn_disk_io){.block_bytes = c->aio.block_size,
                                 .queue_depth = c->aio.queue_depth,
                                 .n_workers = c->aio.intra_op_parallelism,

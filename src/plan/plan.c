@@ -45,6 +45,7 @@ void zn_plan_zero_params(const zn_plan_run *run, zn_zero_params *out)
     out->optimizer_tier = tier_of(run->config.zero.offload_optimizer);
     out->param_tier = tier_of(run->config.zero.offload_param);
     out->offload_ratio = run->config.zero.offload_optimizer_ratio;
+    out->host_bytes = (int64_t)run->hw.host_bytes / run->hw.gpus;
 }
 
 static void fill_rows(const zn_plan_run *run, const zn_zero_params *zero, zn_plan *plan)

@@ -6,17 +6,18 @@
 
 #include "base/sys.h"
 
-static zinc_status fill_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero_read_fn read,
-                              void *ctx)
+/* Elements [offset, offset + n) of a piece, which are in memory or in the open window. */
+static zinc_status fill_part(zn_zero *zero, const zn_zero_piece *piece, int64_t offset, int64_t n,
+                             zn_zero_read_fn read, void *ctx)
 {
-    const zn_zero_view *view = &zero->regions[piece->region].param;
-    for (int64_t done = 0; done < piece->n; done += ZN_ZERO_IO_ELEMS) {
-        const int64_t left = piece->n - done;
-        const int64_t n = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
-        ZN_TRY(read(ctx, piece->param, piece->param_offset + done, n, zero->fill_buffer));
+    const zn_dtype dtype = zero->regions[piece->region].param.dtype;
+    for (int64_t done = offset; done < offset + n; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = offset + n - done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+        ZN_TRY(read(ctx, piece->param, piece->param_offset + done, m, zero->fill_buffer));
         ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev),
-                                        zn_zero_piece_at(view, piece, done), view->dtype,
-                                        zero->fill_buffer, ZN_DTYPE_F32, 1.0f, n));
+                                        zn_zero_param_at(zero, piece, done), dtype,
+                                        zero->fill_buffer, ZN_DTYPE_F32, 1.0f, m));
     }
     return ZINC_OK;
 }
@@ -25,7 +26,7 @@ static zinc_status fill_piece(zn_zero *zero, const zn_zero_piece *piece, zn_zero
 static zinc_status fill_masters(zn_zero *zero)
 {
     const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
-    zn_zero_walk walk = {.write = true};
+    zn_zero_walk walk = {.read = ZN_ZERO_PARAM_RUNS, .write = ZN_ZERO_STATE_RUNS};
     while (zn_zero_walk_next(zero, &walk)) {
         const zn_zero_region *region = &zero->regions[walk.piece->region];
         for (int k = 0; zero->window && k < n_states; k++)
@@ -36,18 +37,32 @@ static zinc_status fill_masters(zn_zero *zero)
         ZN_TRY(zero->p.kernels->convert(
             zn_device_compute(zero->p.dev),
             zn_zero_state_at(zero, ZN_ZERO_MASTERS, walk.piece, walk.offset), ZN_DTYPE_F32,
-            zn_zero_piece_at(&region->param, walk.piece, walk.offset), region->param.dtype, 1.0f,
-            walk.n));
+            zn_zero_param_at(zero, walk.piece, walk.offset), region->param.dtype, 1.0f, walk.n));
     }
+    return walk.status;
+}
+
+/* What is on disk goes there window by window. */
+static zinc_status fill_disk(zn_zero *zero, bool frozen, zn_zero_read_fn read, void *ctx)
+{
+    zn_zero_walk walk = {.write = ZN_ZERO_PARAM_RUNS, .frozen = frozen};
+    if (zero->params_end == 0)
+        return ZINC_OK;
+    while (zn_zero_walk_next(zero, &walk))
+        if (zero->regions[walk.piece->region].param_on_disk)
+            ZN_TRY(fill_part(zero, walk.piece, walk.offset, walk.n, read, ctx));
     return walk.status;
 }
 
 static zinc_status fill_slices(zn_zero *zero, zn_zero_read_fn read, void *ctx)
 {
-    for (int64_t i = 0; i < zero->n_pieces; i++)
-        if (zero->pieces[i].rank == zero->rank)
-            ZN_TRY(fill_piece(zero, &zero->pieces[i], read, ctx));
-    return ZINC_OK;
+    for (int64_t i = 0; i < zero->n_pieces; i++) {
+        const zn_zero_piece *piece = &zero->pieces[i];
+        if (piece->rank == zero->rank && !zero->regions[piece->region].param_on_disk)
+            ZN_TRY(fill_part(zero, piece, 0, piece->n, read, ctx));
+    }
+    ZN_TRY(fill_disk(zero, false, read, ctx));
+    return fill_disk(zero, true, read, ctx);
 }
 
 /* Nothing moves where ranks share the buffer; that all have written is waited for. */
@@ -96,17 +111,17 @@ zinc_status zn_zero_fill(zn_zero *zero, zn_zero_read_fn read, void *ctx)
     return fill_masters(zero);
 }
 
-static zinc_status visit_frozen(zn_zero *zero, const zn_zero_piece *piece, zn_zero_visit_fn visit,
-                                void *ctx)
+static zinc_status visit_frozen(zn_zero *zero, const zn_zero_piece *piece, int64_t offset,
+                                int64_t n, zn_zero_visit_fn visit, void *ctx)
 {
-    const zn_zero_view *view = &zero->regions[piece->region].param;
-    for (int64_t done = 0; done < piece->n; done += ZN_ZERO_IO_ELEMS) {
-        const int64_t left = piece->n - done;
-        const int64_t n = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+    const zn_dtype dtype = zero->regions[piece->region].param.dtype;
+    for (int64_t done = offset; done < offset + n; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = offset + n - done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
         ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), zero->fill_buffer,
-                                        ZN_DTYPE_F32, zn_zero_piece_at(view, piece, done),
-                                        view->dtype, 1.0f, n));
-        ZN_TRY(visit(ctx, piece->param, piece->param_offset + done, n, zero->fill_buffer));
+                                        ZN_DTYPE_F32, zn_zero_param_at(zero, piece, done), dtype,
+                                        1.0f, m));
+        ZN_TRY(visit(ctx, piece->param, piece->param_offset + done, m, zero->fill_buffer));
     }
     return ZINC_OK;
 }
@@ -118,12 +133,29 @@ static bool saves_here(const zn_zero *zero, int64_t index)
     return zero->pieces[index].rank == zero->rank && index % zero->n_replicas == turn;
 }
 
+static bool is_frozen_in_memory(const zn_zero *zero, const zn_zero_piece *piece)
+{
+    const zn_zero_region *region = &zero->regions[piece->region];
+    return piece->rank == zero->rank && !region->trainable && !region->param_on_disk;
+}
+
+static zinc_status visit_all_frozen(zn_zero *zero, zn_zero_visit_fn visit, void *ctx)
+{
+    zn_zero_walk walk = {.read = ZN_ZERO_PARAM_RUNS, .frozen = true};
+    for (int64_t i = 0; i < zero->n_pieces; i++)
+        if (saves_here(zero, i) && is_frozen_in_memory(zero, &zero->pieces[i]))
+            ZN_TRY(visit_frozen(zero, &zero->pieces[i], 0, zero->pieces[i].n, visit, ctx));
+    while (zn_zero_walk_next(zero, &walk))
+        if (saves_here(zero, walk.index))
+            ZN_TRY(visit_frozen(zero, walk.piece, walk.offset, walk.n, visit, ctx));
+    return walk.status;
+}
+
 zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void *ctx)
 {
-    zn_zero_walk walk = {.read = true};
-    for (int64_t i = 0; what == ZN_ZERO_MASTERS && i < zero->n_pieces; i++)
-        if (saves_here(zero, i) && !zero->regions[zero->pieces[i].region].trainable)
-            ZN_TRY(visit_frozen(zero, &zero->pieces[i], visit, ctx));
+    zn_zero_walk walk = {.read = 1u << (ZN_ZERO_RUN_MASTERS + what - ZN_ZERO_MASTERS)};
+    if (what == ZN_ZERO_MASTERS)
+        ZN_TRY(visit_all_frozen(zero, visit, ctx));
     while (zn_zero_walk_next(zero, &walk))
         if (saves_here(zero, walk.index))
             ZN_TRY(visit(ctx, walk.piece->param, walk.piece->param_offset + walk.offset, walk.n,
@@ -148,7 +180,7 @@ static zinc_status restore_part(zn_zero *zero, const zn_zero_walk *walk, zn_zero
     if (region->master_is_param)
         return ZINC_OK;
     return zero->p.kernels->convert(zn_device_compute(zero->p.dev),
-                                    zn_zero_piece_at(&region->param, piece, walk->offset),
+                                    zn_zero_param_at(zero, piece, walk->offset),
                                     region->param.dtype, master, ZN_DTYPE_F32, 1.0f, walk->n);
 }
 
@@ -167,10 +199,11 @@ static zinc_status read_frozen(void *ctx, int param, int64_t offset, int64_t n, 
 static zinc_status restore_slices(zn_zero *zero, zn_zero_restore_fn read, void *ctx)
 {
     frozen_source source = {.read = read, .ctx = ctx};
-    zn_zero_walk walk = {.write = true};
+    zn_zero_walk walk = {.write = ZN_ZERO_STATE_RUNS | ZN_ZERO_PARAM_RUNS};
     for (int64_t i = 0; i < zero->n_pieces; i++)
-        if (zero->pieces[i].rank == zero->rank && !zero->regions[zero->pieces[i].region].trainable)
-            ZN_TRY(fill_piece(zero, &zero->pieces[i], read_frozen, &source));
+        if (is_frozen_in_memory(zero, &zero->pieces[i]))
+            ZN_TRY(fill_part(zero, &zero->pieces[i], 0, zero->pieces[i].n, read_frozen, &source));
+    ZN_TRY(fill_disk(zero, true, read_frozen, &source));
     while (zn_zero_walk_next(zero, &walk))
         ZN_TRY(restore_part(zero, &walk, read, ctx));
     return walk.status;

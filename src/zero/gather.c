@@ -167,7 +167,8 @@ static zinc_status gather_primary(zn_zero *zero, zn_zero_region *region, int64_t
 {
     const int64_t first = region->chunks_issued;
     zn_zero_source source = zn_zero_primary(zero, region, &region->param);
-    if (region->param_on_host) { /* first to its place in the gathered buffer, then to the peers */
+    if (zn_zero_param_is_off(
+            region)) { /* first to its place in the gathered buffer, then to the peers */
         ZN_TRY(zn_zero_param_to_device(zero, region, region->gathered, first, n_chunks));
         source.slices = (zn_zero_view){region->gathered, region->param.dtype, region->chunk_elems,
                                        region->slice_elems};

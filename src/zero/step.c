@@ -164,7 +164,9 @@ static zinc_status slice_partials(zn_zero *zero)
     const bool all = zero->p.stage == 0;
     for (int r = 0; r < zero->n_regions; r++) {
         const zn_zero_region *region = &zero->regions[r];
-        for (int64_t c = 0; region->trainable && c < region->n_chunks; c++) {
+        if (!region->trainable || !region->grad.base) /* on disk: summed before they left */
+            continue;
+        for (int64_t c = 0; c < region->n_chunks; c++) {
             double *sums = zero->partials + (region->first_chunk + c) * W;
             for (int64_t rank = all ? 0 : zero->rank; rank < (all ? W : zero->rank + 1); rank++)
                 ZN_TRY(zero->p.kernels->sum_squares(compute, zn_zero_at(&region->grad, c, rank),
@@ -187,18 +189,16 @@ static zinc_status slice_partials(zn_zero *zero)
     return ZINC_OK;
 }
 
-static bool has_non_finite(const zn_zero *zero, const zn_zero_piece *piece)
+static bool has_non_finite(const void *grad, zn_dtype dtype, int64_t n)
 {
-    const zn_zero_view *view = &zero->regions[piece->region].grad;
-    const char *base = zn_zero_at(view, piece->chunk, piece->rank);
-    for (int64_t i = piece->in_slice; i < piece->in_slice + piece->n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         float x;
         uint16_t half;
-        if (view->dtype == ZN_DTYPE_F32) {
-            memcpy(&x, base + i * 4, sizeof x);
+        if (dtype == ZN_DTYPE_F32) {
+            memcpy(&x, (const char *)grad + i * 4, sizeof x);
         } else {
-            memcpy(&half, base + i * 2, sizeof half);
-            x = view->dtype == ZN_DTYPE_BF16 ? zn_bf16_to_f32(half) : zn_f16_to_f32(half);
+            memcpy(&half, (const char *)grad + i * 2, sizeof half);
+            x = dtype == ZN_DTYPE_BF16 ? zn_bf16_to_f32(half) : zn_f16_to_f32(half);
         }
         if (!isfinite(x))
             return true;
@@ -210,12 +210,12 @@ static bool has_non_finite(const zn_zero *zero, const zn_zero_piece *piece)
 static zinc_status find_bad(zn_zero *zero, zn_zero_step_result *result)
 {
     int64_t first = INT64_MAX; /* index of my first bad piece */
-    for (int64_t i = 0; i < zero->n_pieces && first == INT64_MAX; i++) {
-        const zn_zero_piece *piece = &zero->pieces[i];
-        if (zero->regions[piece->region].trainable &&
-            (zero->p.stage == 0 || piece->rank == zero->rank) && has_non_finite(zero, piece))
-            first = i;
-    }
+    zn_zero_walk walk = {.read = ZN_ZERO_GRAD_RUNS};
+    while (first == INT64_MAX && zn_zero_walk_next(zero, &walk))
+        if (has_non_finite(zn_zero_grad_at(zero, walk.piece, walk.offset),
+                           zero->regions[walk.piece->region].grad.dtype, walk.n))
+            first = walk.index;
+    ZN_TRY(walk.status);
     ZN_TRY(zn_comm_exchange(zero->group, &first, sizeof first, zero->exchange, "overflow"));
     const int64_t *all = (const int64_t *)(const void *)zero->exchange;
     for (int r = 0; r < zero->n_ranks; r++)
@@ -236,7 +236,7 @@ static zn_optim_segment segment_of(const zn_zero *zero, const zn_zero_walk *walk
     const zn_zero_region *region = &zero->regions[piece->region];
     zn_optim_segment s = {.n = walk->n,
                           .master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset),
-                          .grad = zn_zero_piece_at(&region->grad, piece, walk->offset),
+                          .grad = zn_zero_grad_at(zero, piece, walk->offset),
                           .grad_dtype = region->grad.dtype,
                           .out16 = out,
                           .out_dtype = region->param.dtype,
@@ -261,7 +261,8 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
                               "optimizer sums"));
     }
     memset(zero->sums, 0, n * sizeof(double));
-    zn_zero_walk walk = {.read = true, .write = true};
+    zn_zero_walk walk = {.read = ZN_ZERO_STATE_RUNS | ZN_ZERO_GRAD_RUNS,
+                         .write = ZN_ZERO_STATE_RUNS};
     while (zn_zero_walk_next(zero, &walk)) {
         const zn_optim_segment s = segment_of(zero, &walk, NULL);
         ZN_TRY(zero->p.optim->sums(step, &s, zero->sums + walk.index * n_sums));
@@ -280,7 +281,9 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
 static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
 {
     const int n_sums = zero->p.optim->n_sums;
-    zn_zero_walk walk = {.read = true, .write = true, .most = zero->p.sub_group};
+    zn_zero_walk walk = {.read = ZN_ZERO_STATE_RUNS | ZN_ZERO_GRAD_RUNS,
+                         .write = ZN_ZERO_STATE_RUNS | ZN_ZERO_PARAM_RUNS,
+                         .most = zero->p.sub_group};
     int64_t room = 0; /* elements left in the sub-group */
     if (n_sums > 0)
         ZN_TRY(param_sums(zero, step));

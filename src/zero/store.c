@@ -21,6 +21,9 @@ void zn_zero_params_defaults(zn_zero_params *out)
                             .sub_group = 1000000000,
                             .share_parameters = true,
                             .disk_io = zn_disk_io_defaults(),
+                            .max_param_on_host = 1000000000,
+                            .param_buffer_elems = 100000000,
+                            .n_param_buffers = 5,
                             .offload_ratio = 1};
 }
 
@@ -117,7 +120,7 @@ static zinc_status alloc_params(zn_zero *zero)
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
         region->full = zero->shared_slab || zero->p.stage < 3 || region->persistent;
-        if (!region->param_on_host)
+        if (!zn_zero_param_is_off(region))
             total += slab_elems(region, region->full);
     }
     ZN_TRY(alloc_secondary(zero));
@@ -129,7 +132,7 @@ static zinc_status alloc_params(zn_zero *zero)
     }
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
-        if (region->param_on_host)
+        if (zn_zero_param_is_off(region))
             continue;
         region->param = region->full ? full_view(region, base, zero->p.param_dtype)
                                      : packed_view(region, base, zero->p.param_dtype);
@@ -235,11 +238,6 @@ zinc_status zn_zero_store_alloc(zn_zero *zero)
 {
     zero->gather_pool = (zn_zero_pool){.category = ZN_MEM_BUFFERS, .what = "a gathered unit"};
     zero->grad_pool = (zn_zero_pool){.category = ZN_MEM_GRADIENTS, .what = "a unit's gradient"};
-    if (zero->p.param_tier != ZN_ZERO_ON_DEVICE) {
-        zero->p.share_parameters = false; /* each rank streams its own */
-        if (zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE)
-            zero->p.optimizer_tier = ZN_ZERO_ON_HOST; /* updates run where the shards are */
-    }
     ZN_TRY(zn_zero_offload_alloc(zero));
     ZN_TRY(alloc_params(zero));
     ZN_TRY(alloc_optimizer(zero));

@@ -27,8 +27,8 @@
  * the same calls in the same order. Losses, norms and weights are bit-identical across stages,
  * buckets, overlap, prefetch, sharing and backends (for accumulation > 1: 0 = 1 and 2 = 3).
  * Reading order: zero.h, zero_internal.h, units.c, groups.c, layout.c, store.c, fill.c, schedule.c,
- * gather.c, grads.c, step.c. Source: Rajbhandari et al., "ZeRO", 2020. Layer: zero (may use base,
- * device, comm, tensor, kernels, optim). */
+ * gather.c, grads.c, step.c; off the device: tiers.c, offload.c, windows.c. Source: Rajbhandari et
+ * al., "ZeRO", 2020. Layer: zero (may use base, device, comm, tensor, kernels, optim). */
 #ifndef ZN_ZERO_ZERO_H
 #define ZN_ZERO_ZERO_H
 
@@ -82,12 +82,18 @@ typedef struct zn_zero_params {
     bool overlap_comm;
     bool share_parameters; /* where ranks share memory: one buffer holds all ranks' slices */
     /* Stages 1 to 3: masters, optimizer state and reduced gradients live on the host, or masters
-     * and state on disk and gradients on the host; the update runs there. */
+     * and state on disk (gradients too where host_bytes is small); the update runs on the host. */
     zn_zero_tier optimizer_tier;
-    zn_zero_tier param_tier; /* stage 3: shards of parameters above the persistence threshold */
-    const char *disk_path;   /* folder for ON_DISK, made if missing; borrowed during create */
+    zn_zero_tier param_tier;     /* stage 3: shards of parameters above the persistence threshold */
+    const char *disk_path;       /* folder for ON_DISK, made if missing; borrowed during create */
+    const char *param_disk_path; /* the same for parameters */
     zn_disk_io disk_io;
-    double offload_ratio; /* share of the optimizer's elements that is offloaded, by unit */
+    int64_t host_bytes; /* of the host's memory for this rank: gradients that would take more than a
+                           third of it go to disk with the state; 0: they never do */
+    int64_t max_param_on_host;  /* max_in_cpu: elements of a shard that stay there */
+    int64_t param_buffer_elems; /* buffer_size of the pool that parameters pass through, */
+    int n_param_buffers;        /* and its buffer_count */
+    double offload_ratio;       /* share of the optimizer's elements that is offloaded, by unit */
 } zn_zero_params;
 
 /** DeepSpeed 0.19.8's defaults; dev, comm, kernels and optim NULL. */

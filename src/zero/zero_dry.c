@@ -94,6 +94,7 @@ static void gather(zn_zero_dry *run, zn_zero_region *region, int64_t n_chunks)
     const int64_t n_elems = n_chunks * region->chunk_elems;
     if (region->secondary_chunks < region->n_chunks) {
         run->primary_elems += n_elems;
+        run->from_disk += region->param_on_disk ? n_chunks * region->slab_stride : 0;
         if (run->n_secondary > 1 && region->chunks_issued == region->secondary_chunks)
             region->secondary_chunks += n_chunks;
     }
@@ -260,7 +261,7 @@ zinc_status zn_zero_dry_micro_batch(zn_zero_dry *run)
 {
     zn_zero *zero = run->zero;
     const int head = zero->n_members - 1, first = zero->hooks.first_trainable_unit;
-    run->gathered_elems = run->primary_elems = run->n_gathers = run->n_reduces = 0;
+    run->gathered_elems = run->primary_elems = run->from_disk = run->n_gathers = run->n_reduces = 0;
     zn_zero_forget_secondary(zero, false);
     zero->cursor = 0;
     for (int u = 0; u < head; u++)

@@ -27,6 +27,7 @@ typedef struct zn_zero_dry {
     int pending[ZN_ZERO_MAX_PENDING], n_pending;
     int64_t gathered_elems, n_gathers, n_reduces; /* of the micro-batch that is walked */
     int64_t primary_elems; /* of them, what no second copy had: all, if there is none */
+    int64_t from_disk;     /* positions read for its gathers */
 } zn_zero_dry;
 
 /** Whether a region's parameters are complete on every rank, so that nothing is gathered. */

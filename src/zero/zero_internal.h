@@ -35,8 +35,10 @@ typedef struct zn_zero_region {
     int64_t first_chunk; /* number of this region's chunk 0 among all trainable chunks */
 
     bool offloaded;      /* masters, state and reduced gradients are not on the device */
-    bool param_on_host;  /* the parameter shard is not on the device */
-    int64_t slab_first;  /* of an offloaded region: where its shard begins in the host slabs */
+    bool param_on_host;  /* the parameter shard is on the host, */
+    bool param_on_disk;  /* or on disk: then param has no memory */
+    int64_t slab_first;  /* position of its first element (tiers.c) */
+    int64_t slab_stride; /* positions from slice to slice, >= slice_elems */
     zn_zero_view param;  /* this rank's slices; full layout where a full copy is kept */
     bool full;           /* param.base is a complete copy: nothing to gather */
     zn_zero_view master; /* fp32; the param view itself in fp32 training */
@@ -111,19 +113,38 @@ typedef struct zn_zero_pending {
     float *buffer; /* goes back to the gradient pool afterwards; NULL: nothing to return */
 } zn_zero_pending;
 
-/* Offloaded masters and states are worked on in windows of consecutive shard elements; from disk
- * each is read, updated and written back, its neighbours' transfers running beside it. */
+/* What is on disk: each quantity is a run of one file, in order of position. */
+typedef enum zn_zero_file {
+    ZN_ZERO_STATE_FILE, /* masters, states, gradients */
+    ZN_ZERO_PARAM_FILE,
+    ZN_ZERO_N_FILES,
+} zn_zero_file;
+
+enum {
+    ZN_ZERO_RUN_MASTERS, /* the states follow */
+    ZN_ZERO_RUN_GRADS = 1 + ZN_OPTIM_MAX_STATES,
+    ZN_ZERO_RUN_PARAMS,
+    ZN_ZERO_N_RUNS,
+};
+#define ZN_ZERO_STATE_RUNS ((1u << ZN_ZERO_RUN_GRADS) - 1) /* masks for walks */
+#define ZN_ZERO_GRAD_RUNS (1u << ZN_ZERO_RUN_GRADS)
+#define ZN_ZERO_PARAM_RUNS (1u << ZN_ZERO_RUN_PARAMS)
+
+typedef struct zn_zero_run {
+    zn_zero_file file;
+    int64_t elem_bytes;         /* 0: not on disk */
+    int64_t in_file, in_window; /* bytes from the beginning */
+} zn_zero_run;
+
+/* A buffer of window_elems positions of every run (windows.c). */
 typedef struct zn_zero_window {
-    int64_t first, n; /* shard elements; n 0: none */
-    float *buffer;    /* disk: (1 + n_states) runs of window_elems; NULL: the slabs are in memory */
-    zn_event ready, written; /* disk */
+    char *buffer;
+    zn_event ready[ZN_ZERO_N_FILES], written[ZN_ZERO_N_FILES];
 } zn_zero_window;
 
 #define ZN_ZERO_N_WINDOWS 3           /* one is read, one updated, one written */
 #define ZN_ZERO_BLOCK ((int64_t)2048) /* elements; whole blocks of the disk in every type */
-
-/** Elements of each window over so many offloaded ones. */
-int64_t zn_zero_window_elems(int64_t offloaded_elems);
+#define ZN_ZERO_MAX_PARAM_BUFFERS 64
 
 #define ZN_ZERO_MAX_PENDING 2 /* unit gradients in flight; as DeepSpeed's stage 3 */
 
@@ -155,25 +176,38 @@ struct zn_zero {
     void *secondary_slab;
     int64_t shared_charge; /* bytes charged for this rank's slices of shared_slab */
 
-    /* offload.c; everything zero unless something is offloaded */
+    /* tiers.c: where things are; everything zero unless something is offloaded */
+    int64_t offloaded_elems;                  /* positions that this rank updates */
+    int64_t trainable_params_end, params_end; /* positions of the run of parameters on disk */
+    int64_t window_elems, window_bytes, file_bytes[ZN_ZERO_N_FILES];
+    zn_zero_run runs[ZN_ZERO_N_RUNS];
+    bool grads_on_disk, own_masters, sends_back; /* masters that are no parameters; any on device */
+    int64_t landing_elems, param_buffer_elems;
+    int n_param_buffers;
+
+    /* offload.c */
     void *host_param_slab, *host_master_slab, *host_grad_slab;
     void *host_state_slab[ZN_OPTIM_MAX_STATES];
-    int64_t offloaded_elems; /* of this rank's shard */
-    void *landing[2];        /* device: reduced slices of one bucket on their way to the host */
+    void *landing[2]; /* device: reduced slices of one bucket on their way to the host */
     zn_event landing_event[2];
-    void *bounce; /* host: what is added to gradients that are there already */
-    int64_t landing_elems;
+    void *bounce;      /* host: what is added to gradients that are there already, or the reverse */
+    void *grad_out[2]; /* host: gradients on their way to the disk */
+    zn_event bounce_event, grad_out_event[2];
     int landing_next;
     void *out[2]; /* host: updated parameters on their way to the device, window_elems each */
     zn_event out_event[2];
     int out_next;
-    int64_t out_window;                        /* of out[out_next]; -1: none */
-    zn_zero_window windows[ZN_ZERO_N_WINDOWS]; /* disk */
-    zn_event last_write;                       /* of any of them */
-    zn_zero_window *window;                    /* the open one; NULL: everything is in memory */
+    int64_t out_window;                             /* of out[out_next]; -1: none */
+    void *param_buffers[ZN_ZERO_MAX_PARAM_BUFFERS]; /* host: parameters from the disk */
+    zn_event param_buffer_event[ZN_ZERO_MAX_PARAM_BUFFERS];
+    int param_buffer_next;
+
+    /* windows.c */
+    zn_disk *disks[ZN_ZERO_N_FILES];
+    zn_event last_write[ZN_ZERO_N_FILES];
+    zn_zero_window windows[ZN_ZERO_N_WINDOWS];
+    zn_zero_window *window; /* the open one; NULL: none, or everything is in memory */
     int64_t window_index;
-    int64_t window_elems;
-    zn_disk *disk;
 
     zn_zero_pool gather_pool, grad_pool;
     void *staging[2]; /* 16-bit wire: what a reduce bucket is rounded into */
@@ -222,6 +256,11 @@ static inline void *zn_zero_piece_at(const zn_zero_view *view, const zn_zero_pie
 {
     return (char *)zn_zero_at(view, piece->chunk, piece->rank) +
            (piece->in_slice + offset) * (int64_t)zn_dtype_size(view->dtype);
+}
+
+static inline bool zn_zero_param_is_off(const zn_zero_region *region)
+{
+    return region->param_on_host || region->param_on_disk;
 }
 
 /* Chunks of a region that one collective moves: as many as the bucket holds, at least one. */
@@ -299,16 +338,33 @@ ZINC_MUST_CHECK zinc_status zn_zero_land(zn_zero *zero, const zn_zero_region *re
 /** Copy this rank's slices of chunks [first, first + n) from the host into `full`. */
 ZINC_MUST_CHECK zinc_status zn_zero_param_to_device(zn_zero *zero, const zn_zero_region *region,
                                                     void *full, int64_t first, int64_t n);
-/** A master or state element of a piece: in its slab, or in the open window. */
+/** Zeroed memory of the host. */
+ZINC_MUST_CHECK zinc_status zn_zero_host_alloc(zn_zero *zero, zn_mem_category category,
+                                               int64_t n_bytes, const char *what, void *out);
+/* tiers.c */
+/** Decide what leaves the device and lay it out. */
+void zn_zero_place_tiers(zn_zero *zero);
+/** Elements of each window over so many positions. */
+int64_t zn_zero_window_elems(int64_t n_elems);
+/** fp32 shards on the host are their own masters, unless masters go to disk. */
+bool zn_zero_masters_are_params(const zn_zero *zero, const zn_zero_region *region);
+/* windows.c */
+ZINC_MUST_CHECK zinc_status zn_zero_windows_alloc(zn_zero *zero);
+void zn_zero_windows_free(zn_zero *zero);
+/** A master or state element of a piece, its reduced gradient, its parameter: in memory, or in the
+ *  open window. */
 float *zn_zero_state_at(const zn_zero *zero, int what, const zn_zero_piece *piece, int64_t offset);
+void *zn_zero_grad_at(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset);
+void *zn_zero_param_at(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset);
 
 /* A walk over the pieces that this rank updates, in layout order, cut where a window ends. Usage:
- *   zn_zero_walk walk = {.read = true, .write = true};
+ *   zn_zero_walk walk = {.read = ZN_ZERO_STATE_RUNS, .write = ZN_ZERO_STATE_RUNS};
  *   while (zn_zero_walk_next(zero, &walk)) { … walk.piece, walk.offset, walk.n … }
- *   then check walk.status. */
+ *   then check walk.status. One at a time; one that does not write may be left before its end. */
 typedef struct zn_zero_walk {
-    bool read, write; /* whether windows on disk are read before and written after */
-    int64_t most;     /* cut also after so many elements; 0: no */
+    unsigned read, write; /* which runs on disk are read before and written after */
+    bool frozen;          /* over this rank's frozen parameters on disk instead */
+    int64_t most;         /* cut also after so many elements; 0: no */
     const zn_zero_piece *piece;
     int64_t offset, n;
     int64_t index; /* of piece; internal */

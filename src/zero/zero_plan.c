@@ -11,47 +11,37 @@
 
 /* ---- sums ---- */
 
-/* Elements over all regions; what offload.c and store.c sum up when they allocate. */
+/* Elements over all regions; what store.c and offload.c sum up when they allocate. */
 typedef struct dry_sums {
-    int64_t whole, shard, host_params;   /* parameters: in full, slices on the device, off it */
+    int64_t whole, shard;                /* parameters on the device: in full, slices */
+    int64_t host_params, disk_params;    /* positions of those off it */
     int64_t secondary;                   /* slices of the second copy */
     int64_t trainable, trainable_shard;  /* padded elements, and a rank's slices */
     int64_t resident, resident_shard;    /* of them what is not offloaded, */
-    int64_t offloaded, offloaded_padded; /* and what is: slices, and the regions they are of */
+    int64_t offloaded, offloaded_padded; /* and what is: positions, and the regions they are of */
     int64_t sent_back;                   /* offloaded, and its parameters are on the device */
     int64_t persistent;                  /* trainable ones that every rank keeps in full */
-    int64_t bucket, landing;             /* most elements of a reduction, and of its slices */
-    bool own_masters;                    /* offloaded masters that are not the parameters */
+    int64_t bucket;                      /* most elements of a reduction */
 } dry_sums;
 
-static void sum_trainable(const zn_zero_dry *run, const zn_zero_region *region, bool host,
-                          dry_sums *sums)
+static void sum_trainable(const zn_zero_dry *run, const zn_zero_region *region, dry_sums *sums)
 {
-    const zn_zero_params *p = &run->zero->p;
     const int64_t shard = region->n_chunks * region->slice_elems;
-    const double wanted = (double)run->zero->stats.trainable_padded / run->zero->n_ranks;
-    const bool offloaded = p->optimizer_tier != ZN_ZERO_ON_DEVICE &&
-                           sums->offloaded < (int64_t)(wanted * p->offload_ratio);
-    const int64_t chunks = zn_zero_bucket_chunks(region, p->reduce_bucket);
+    const int64_t chunks = zn_zero_bucket_chunks(region, run->zero->p.reduce_bucket);
     if (chunks * region->chunk_elems > sums->bucket)
         sums->bucket = chunks * region->chunk_elems;
     sums->trainable += region->padded_elems;
     sums->trainable_shard += shard;
     if (region->persistent)
         sums->persistent += region->padded_elems;
-    if (!offloaded) {
+    if (!region->offloaded) {
         sums->resident += region->padded_elems;
         sums->resident_shard += shard;
         return;
     }
-    const bool alias =
-        p->param_dtype == ZN_DTYPE_F32 && host && p->optimizer_tier == ZN_ZERO_ON_HOST;
-    sums->own_masters = sums->own_masters || !alias;
-    sums->offloaded += shard;
+    sums->offloaded += region->n_chunks * region->slab_stride;
     sums->offloaded_padded += region->padded_elems;
-    sums->sent_back += host ? 0 : shard;
-    if (chunks * region->slice_elems > sums->landing)
-        sums->landing = chunks * region->slice_elems;
+    sums->sent_back += zn_zero_param_is_off(region) ? 0 : shard;
 }
 
 static dry_sums sum_regions(const zn_zero_dry *run)
@@ -60,18 +50,19 @@ static dry_sums sum_regions(const zn_zero_dry *run)
     dry_sums sums = {0};
     for (int r = 0; r < zero->n_regions; r++) {
         const zn_zero_region *region = &zero->regions[r];
-        const bool host = zero->p.param_tier != ZN_ZERO_ON_DEVICE && !region->persistent;
-        const int64_t shard = region->n_chunks * region->slice_elems;
+        const int64_t positions = region->n_chunks * region->slab_stride;
         if (run->n_secondary > 1 && !zn_zero_dry_whole(run, region))
             sums.secondary += region->padded_elems / run->n_secondary;
-        if (host)
-            sums.host_params += shard;
+        if (region->param_on_host)
+            sums.host_params += positions;
+        else if (region->param_on_disk)
+            sums.disk_params += positions;
         else if (zn_zero_dry_whole(run, region) && !run->shared)
             sums.whole += region->padded_elems;
         else
-            sums.shard += shard;
+            sums.shard += region->n_chunks * region->slice_elems;
         if (region->trainable)
-            sum_trainable(run, region, host, &sums);
+            sum_trainable(run, region, &sums);
     }
     return sums;
 }
@@ -90,16 +81,18 @@ static void fill_states(const zn_zero_dry *run, const dry_sums *sums, zn_zero_pl
     const int64_t held = p->stage == 0 ? sums->resident : sums->resident_shard;
     out->parameters[ZN_ZERO_ON_DEVICE] =
         (sums->whole + sums->shard + sums->secondary) * param_bytes;
-    out->parameters[p->param_tier] += sums->host_params * param_bytes;
+    out->parameters[ZN_ZERO_ON_HOST] = sums->host_params * param_bytes;
+    out->parameters[ZN_ZERO_ON_DISK] = sums->disk_params * param_bytes;
     out->gradients[ZN_ZERO_ON_DEVICE] =
         (run->full_grads ? sums->resident : sums->resident_shard) * accum_bytes;
     if (run->adds_in_place)
         out->gradients[ZN_ZERO_ON_DEVICE] += sums->offloaded_padded * 4;
-    out->gradients[ZN_ZERO_ON_HOST] = sums->offloaded * 4;
+    out->gradients[run->zero->grads_on_disk ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST] +=
+        sums->offloaded * 4;
     /* fp32 parameters on the device are their own masters */
     out->masters[ZN_ZERO_ON_DEVICE] = p->param_dtype == ZN_DTYPE_F32 ? 0 : held * 4;
     out->optimizer_state[ZN_ZERO_ON_DEVICE] = held * 4 * n_states(run);
-    if (sums->own_masters)
+    if (run->zero->own_masters)
         out->masters[optimizer] += sums->offloaded * 4;
     out->optimizer_state[optimizer] += sums->offloaded * 4 * n_states(run);
     out->padded_elems = run->zero->stats.padded_elems;
@@ -119,13 +112,13 @@ static void fill_buffers(const zn_zero_dry *run, const dry_sums *sums, zn_zero_p
     if (p->wire_dtype != ZN_DTYPE_F32)
         out->buckets =
             sums->bucket * (int64_t)zn_dtype_size(p->wire_dtype) * (p->overlap_comm ? 2 : 1);
-    if (sums->offloaded == 0)
-        return;
-    const int64_t window = zn_zero_window_elems(sums->offloaded);
-    out->buckets += 2 * sums->landing * 4;
-    out->staging = sums->landing * 4 + 2 * window * (int64_t)zn_dtype_size(p->param_dtype);
-    if (p->optimizer_tier == ZN_ZERO_ON_DISK)
-        out->staging += ZN_ZERO_N_WINDOWS * (1 + n_states(run)) * window * 4;
+    const zn_zero *zero = run->zero;
+    const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
+    out->buckets += 2 * zero->landing_elems * 4;
+    out->staging = zero->landing_elems * 4 * (zero->grads_on_disk ? 3 : 1) +
+                   (zero->sends_back ? 2 * zero->window_elems * param_bytes : 0) +
+                   zero->n_param_buffers * zero->param_buffer_elems * param_bytes +
+                   ZN_ZERO_N_WINDOWS * zero->window_bytes;
 }
 
 /* Elements gathered from all ranks of the shard group in a step: with a second copy, each once. */
@@ -168,20 +161,22 @@ static void fill_transfers(const zn_zero_dry *run, const dry_sums *sums, zn_zero
 {
     const zn_zero_params *p = &run->zero->p;
     const int64_t micro = p->gradient_accumulation_steps;
+    const int64_t reductions = run->full_grads ? 1 : micro;
     const int64_t param_bytes = (int64_t)zn_dtype_size(p->param_dtype);
-    const int64_t state_bytes = 4 + 4 * n_states(run);
-    out->to_host_bytes = sums->offloaded * 4 * (run->full_grads ? 1 : micro);
+    const int64_t grad_bytes = sums->offloaded * 4;
+    out->to_host_bytes = grad_bytes * reductions;
     out->to_device_bytes = sums->sent_back * param_bytes;
     if (p->optimizer_tier == ZN_ZERO_ON_DISK)
-        out->disk_read_bytes = out->disk_written_bytes = sums->offloaded * state_bytes;
+        out->disk_read_bytes = out->disk_written_bytes = sums->offloaded * (4 + 4 * n_states(run));
+    if (run->zero->grads_on_disk) { /* read to be added to, and for the update */
+        out->disk_read_bytes += grad_bytes * reductions;
+        out->disk_written_bytes += grad_bytes * reductions;
+    }
     if (p->param_tier == ZN_ZERO_ON_DEVICE)
         return;
-    const int64_t up = from_primary(run) / run->zero->n_ranks * param_bytes;
-    out->to_device_bytes += up;
-    if (p->param_tier == ZN_ZERO_ON_DISK) {
-        out->disk_read_bytes += up;
-        out->disk_written_bytes += sums->trainable_shard * param_bytes;
-    }
+    out->to_device_bytes += from_primary(run) / run->zero->n_ranks * param_bytes;
+    out->disk_read_bytes += run->from_disk * (run->n_secondary > 1 ? 1 : micro) * param_bytes;
+    out->disk_written_bytes += run->zero->trainable_params_end * param_bytes;
 }
 
 static zinc_status check(const zn_zero_plan_params *params)
@@ -215,12 +210,11 @@ static zinc_status start(zn_zero_dry *run, const zn_param_list *list)
         zero->p.max_live = zero->p.max_reuse_distance = INT64_MAX;
     run->shared = run->params->shared && zero->p.share_parameters && zero->p.stage > 0 &&
                   zero->n_ranks > 1 && zero->p.param_tier == ZN_ZERO_ON_DEVICE;
-    if (zero->p.param_tier != ZN_ZERO_ON_DEVICE && zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE)
-        zero->p.optimizer_tier = ZN_ZERO_ON_HOST; /* updates run where the shards are */
     run->n_secondary = run->shared || zero->p.stage < 3 ? 0 : zero->p.secondary_ranks;
     run->full_grads = zn_zero_keeps_full_grads(zero);
     run->adds_in_place = zn_zero_adds_in_place(zero);
     ZN_TRY(zn_zero_layout_regions(zero));
+    zn_zero_place_tiers(zero);
     ZN_TRY(zn_alloc_array(&run->gather_item, n, sizeof(int), "planned units"));
     ZN_TRY(zn_alloc_array(&run->grad_item, n, sizeof(int), "planned units"));
     memset(run->gather_item, 0xff, n * sizeof(int)); /* -1: nothing held */

@@ -260,7 +260,8 @@ static void smaller_micro_batches_keep_the_global_batch(void **state)
     tear_down(&f);
 }
 
-static void seventy_billion_parameters_need_more_than_one_host_of_256_gb(void **state)
+/* Gradients alone would take 280 GB of the host: they go to disk with masters and moments. */
+static void seventy_billion_parameters_fit_a_host_of_256_gb_with_a_disk(void **state)
 {
     (void)state;
     fixture f;
@@ -268,12 +269,10 @@ static void seventy_billion_parameters_need_more_than_one_host_of_256_gb(void **
     set_up(&f, "llama-70b", "rtx3090", 1, "{\"bf16\":{\"enabled\":true}}");
     f.run.hw.host_bytes = 256e9;
     assert_ok(zn_plan_find(&f.run, &s));
-    assert_true(s.needs_disk && !s.found);
-    assert_int_equal(s.nodes, 2);
+    assert_true(s.needs_disk && s.found);
     assert_in_range((int64_t)s.cpu_only.over[ZN_ZERO_ON_HOST], (int64_t)980e9, (int64_t)995e9);
-    /* 12 bytes of master and moments a parameter go to disk */
-    assert_in_range(s.after.total[ZN_ZERO_ON_DISK], 12 * INT64_C(68976648192),
-                    12 * INT64_C(68976648192) * 101 / 100);
+    assert_in_range(s.after.total[ZN_ZERO_ON_DISK], 16 * INT64_C(68976648192),
+                    16 * INT64_C(68976648192) * 101 / 100);
     f.run.hw.host_bytes = 512e9;
     assert_ok(zn_plan_find(&f.run, &s));
     assert_true(s.found && s.needs_disk);
@@ -408,7 +407,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_batch_beyond_counting_is_refused),
     cmocka_unit_test(the_cheapest_change_is_found_first),
     cmocka_unit_test(smaller_micro_batches_keep_the_global_batch),
-    cmocka_unit_test(seventy_billion_parameters_need_more_than_one_host_of_256_gb),
+    cmocka_unit_test(seventy_billion_parameters_fit_a_host_of_256_gb_with_a_disk),
     cmocka_unit_test(a_suggested_configuration_reads_back_as_planned),
     cmocka_unit_test(the_slowest_part_is_what_bounds_the_step),
     cmocka_unit_test(the_json_document_is_whole),

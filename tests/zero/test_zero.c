@@ -376,8 +376,15 @@ static toy_job offloaded(int i, zn_dtype dtype)
     const int stage = 1 + i % 3;
     toy_job job = reference(2, dtype, 1 + (i / 3) % 2, stage);
     job.p.optimizer_tier = (i / 6) % 2 ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST;
-    job.p.param_tier = stage == 3 && (i / 2) % 2 ? ZN_ZERO_ON_HOST : ZN_ZERO_ON_DEVICE;
-    job.p.disk_path = "/tmp";
+    job.p.param_tier = stage < 3          ? ZN_ZERO_ON_DEVICE
+                       : (i / 2) % 3 == 0 ? ZN_ZERO_ON_DEVICE
+                       : (i / 2) % 3 == 1 ? ZN_ZERO_ON_HOST
+                                          : ZN_ZERO_ON_DISK;
+    job.p.disk_path = job.p.param_disk_path = "/tmp";
+    job.p.host_bytes = i % 3 == 2 || i % 5 == 1 ? 1 : 0; /* 1: gradients on disk */
+    job.p.max_param_on_host = i % 4 < 2 ? 0 : 1500;
+    job.p.param_buffer_elems = i % 4 == 1 ? 1 : 100000;
+    job.p.n_param_buffers = 1 + i % 3;
     job.p.offload_ratio = ratios[i % 4];
     job.p.sub_group = i % 5 ? 1000000 : 397;
     job.p.share_parameters = i % 7 == 0;
@@ -390,14 +397,15 @@ static void offload_to_host_and_disk_changes_no_bit(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        for (int i = 0; i < 12; i++) {
+        for (int i = 0; i < 24; i++) {
             const zn_dtype dtype = d ? ZN_DTYPE_BF16 : ZN_DTYPE_F32;
             toy_job job = offloaded(i, dtype);
             toy_job base = reference(2, dtype, job.accumulation, job.p.stage);
+            const bool on_disk = job.p.host_bytes && job.p.optimizer_tier == ZN_ZERO_ON_DISK;
             toy_run(&base);
             toy_run(&job);
             assert_same_bits(&base, &job);
-            assert_true(job.host.now[ZN_MEM_GRADIENTS] > 0);
+            assert_int_equal(job.host.now[ZN_MEM_GRADIENTS] == 0, on_disk);
             toy_free(&base);
             toy_free(&job);
         }
@@ -424,6 +432,63 @@ static void windows_on_disk_move_12_bytes_a_parameter_each_way(void **state)
     toy_free(&job);
 }
 
+/* Parameters in three windows, in buffers smaller than a chunk, frozen ones too, and through a
+ * checkpoint. */
+static void parameters_and_gradients_on_disk_keep_the_host_to_its_windows(void **state)
+{
+    (void)state;
+    toy_job base = reference(2, ZN_DTYPE_BF16, 2, 3), half = base, job, rest;
+    base.optimizer = "sgd";
+    base.embed_elems = 5 * ZN_ZERO_CHUNK / 2 + 1001;
+    base.steps = 2;
+    job = base;
+    job.p.optimizer_tier = job.p.param_tier = ZN_ZERO_ON_DISK;
+    job.p.disk_path = job.p.param_disk_path = "/tmp";
+    job.p.host_bytes = 1;
+    job.p.max_param_on_host = 0;
+    job.p.param_buffer_elems = 100000;
+    job.p.n_param_buffers = 2;
+    job.p.reduce_bucket = 1;
+    half = job;
+    half.steps = 1;
+    toy_run(&base);
+    toy_run(&job);
+    assert_same_bits(&base, &job);
+    for (int c = 0; c < ZN_MEM_BUFFERS; c++)
+        assert_int_equal(job.host.now[c], 0);
+    assert_int_equal(job.memory.now[ZN_MEM_PARAMETERS], 0);
+    /* windows of master, momentum, gradient and parameter; two buffers; landings of a slice */
+    const int64_t slice = (5 * ZN_ZERO_CHUNK / 2 / 3 / 2 / 2048 + 1) * 2048;
+    assert_int_equal(job.host.now[ZN_MEM_BUFFERS],
+                     3 * ZN_ZERO_CHUNK * (4 + 4 + 4 + 2) + 2 * 2 * 100352 + 3 * 4 * slice);
+    toy_run(&half);
+    rest = job;
+    rest.from = &half;
+    rest.first_step = 1;
+    toy_run(&rest);
+    assert_memory_equal(base.masters, rest.masters, (size_t)base.n_elems * sizeof(float));
+    assert_memory_equal(base.momentum, rest.momentum, (size_t)base.n_elems * sizeof(float));
+    toy_free(&rest);
+    toy_free(&half);
+    toy_free(&job);
+    toy_free(&base);
+}
+
+static void a_non_finite_gradient_on_disk_is_named(void **state)
+{
+    (void)state;
+    toy_job job = reference(2, ZN_DTYPE_BF16, 1, 2);
+    job.p.optimizer_tier = ZN_ZERO_ON_DISK;
+    job.p.disk_path = "/tmp";
+    job.p.host_bytes = 1;
+    job.poison_step = job.steps = 2;
+    toy_run(&job);
+    assert_false(job.overflow[0]);
+    assert_true(job.overflow[1]);
+    assert_int_equal(job.bad_param, 4);
+    toy_free(&job);
+}
+
 static void with_everything_offloaded_the_device_keeps_only_what_it_works_on(void **state)
 {
     (void)state;
@@ -445,6 +510,8 @@ static void with_everything_offloaded_the_device_keeps_only_what_it_works_on(voi
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(offload_to_host_and_disk_changes_no_bit),
     cmocka_unit_test(windows_on_disk_move_12_bytes_a_parameter_each_way),
+    cmocka_unit_test(parameters_and_gradients_on_disk_keep_the_host_to_its_windows),
+    cmocka_unit_test(a_non_finite_gradient_on_disk_is_named),
     cmocka_unit_test(with_everything_offloaded_the_device_keeps_only_what_it_works_on),
     cmocka_unit_test(restored_state_is_exact_anywhere_and_goes_on_bit_for_bit),
     cmocka_unit_test(stages_give_the_same_bits_at_every_world_size_and_precision),

@@ -144,6 +144,8 @@ static void assert_planned_off_the_device(const toy_job *job)
     assert_int_equal(plan.staging, host[ZN_MEM_BUFFERS]);
     assert_int_equal(plan.to_host_bytes, job->stats.to_host_bytes);
     assert_int_equal(plan.disk_written_bytes, job->stats.disk_written_bytes);
+    assert_in_range(plan.disk_read_bytes, job->stats.disk_read_bytes * 99 / 100,
+                    job->stats.disk_read_bytes * 101 / 100);
 }
 
 /* Back to the device go the pieces without the padding between them, which is why the plan may say
@@ -157,7 +159,14 @@ static void offloaded_states_are_where_the_plan_says(void **state)
         job.p.param_dtype = job.p.wire_dtype = i % 2 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32;
         job.accumulation = i / 9 % 2 ? 3 : 1;
         job.p.optimizer_tier = i / 18 % 2 ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST;
-        job.p.param_tier = job.p.stage == 3 && i % 4 < 2 ? ZN_ZERO_ON_HOST : ZN_ZERO_ON_DEVICE;
+        if (job.p.stage == 3)
+            job.p.param_tier = i % 4 == 0   ? ZN_ZERO_ON_HOST
+                               : i % 4 == 1 ? ZN_ZERO_ON_DISK
+                                            : ZN_ZERO_ON_DEVICE;
+        job.p.param_disk_path = "/tmp";
+        job.p.max_param_on_host = i % 8 < 4 ? 0 : 3000;
+        job.p.n_param_buffers = 1 + i % 3;
+        job.p.host_bytes = i % 5 < 3 ? 1 : 0;
         job.p.persistence_threshold = i % 5 ? 0 : 10;
         job.p.offload_ratio = i % 7 ? 1 : 0.4;
         job.p.disk_path = "/tmp";
