@@ -88,10 +88,9 @@ typedef struct zn_part_params {
 
 typedef struct zn_part zn_part;
 
-#define ZN_PART_BUFFER_BYTES ((int64_t)1 << 20) /* all that writing a part holds of its data */
-
-/** Create the part's .safetensors with its header, at full length. Errors: E_IO (a full disk shows
- *  here). Destroy with zn_part_destroy, which removes nothing. */
+/** Create the part's .safetensors with its header, at full length (bulk_file.h: that is all that
+ *  is held of its data). Errors: E_IO (a full disk shows here). Destroy with zn_part_destroy, which
+ *  removes nothing. */
 ZINC_MUST_CHECK zinc_status zn_part_create(const zn_part_params *params, zn_part **out);
 /** The next n elements, ranges back to back; calls may cut anywhere. Errors: E_IO. */
 ZINC_MUST_CHECK zinc_status zn_part_write(zn_part *part, const float *values, int64_t n);

@@ -3,29 +3,22 @@
  * and the JSON that says what they are. */
 #include "ckpt/checkpoint_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fs.h"
 #include "ckpt/checksum.h"
-
-#define STAGING_BYTES ((size_t)ZN_PART_BUFFER_BYTES)
+#include "ckpt/bulk_file.h"
 
 struct zn_part {
     zn_part_params p;
     char file_name[ZN_CKPT_NAME_BYTES], json_name[ZN_CKPT_NAME_BYTES];
-    char *path;
-    int fd;
-    int64_t at, n_bytes; /* next byte of the file; its length */
+    zn_bulk_file *data;
+    int64_t n_bytes; /* of the file */
     zn_checksum file_sum, range_sum;
-    int range;             /* that is being written */
-    int64_t range_done;    /* elements of it */
-    unsigned char *staged; /* [STAGING_BYTES] small pieces, written together */
-    size_t n_staged;
+    int range;          /* that is being written */
+    int64_t range_done; /* elements of it */
 };
 
 static const char *what_name(const zn_part_params *p, int what)
@@ -80,45 +73,25 @@ static zinc_status build_header(zn_part *part, zn_buf *out)
     return ZINC_OK;
 }
 
-static zinc_status flush_staged(zn_part *part)
-{
-    ZN_TRY(zn_fs_pwrite_all(part->fd, part->staged, part->n_staged, part->at, part->path));
-    part->at += (int64_t)part->n_staged;
-    part->n_staged = 0;
-    return ZINC_OK;
-}
-
 static zinc_status put_bytes(zn_part *part, const void *bytes, size_t n)
 {
     zn_checksum_update(&part->file_sum, bytes, n);
-    if (part->n_staged + n > STAGING_BYTES)
-        ZN_TRY(flush_staged(part));
-    if (n > STAGING_BYTES) {
-        ZN_TRY(zn_fs_pwrite_all(part->fd, bytes, n, part->at, part->path));
-        part->at += (int64_t)n;
-        return ZINC_OK;
-    }
-    memcpy(part->staged + part->n_staged, bytes, n);
-    part->n_staged += n;
-    return ZINC_OK;
+    return zn_bulk_write(part->data, bytes, n);
 }
 
 static zinc_status open_file(zn_part *part)
 {
-    zn_buf header = {0};
     zinc_status status;
+    zn_buf header = {0};
+    char *path = NULL;
+    ZN_TRY_GOTO(zn_fs_join(part->p.dir, part->file_name, &path));
     ZN_TRY_GOTO(build_header(part, &header));
-    part->fd = open(part->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (part->fd < 0)
-        ZN_FAIL_GOTO(ZINC_E_IO, "cannot create %s: %s", part->path, strerror(errno));
-    const int full = part->n_bytes > 0 ? posix_fallocate(part->fd, 0, part->n_bytes) : 0;
-    if (full == ENOSPC || full == EFBIG || full == EDQUOT) /* others: the file system cannot */
-        ZN_FAIL_GOTO(ZINC_E_IO, "no room for %" PRId64 " bytes of %s: %s", part->n_bytes,
-                     part->path, strerror(full));
+    ZN_TRY_GOTO(zn_bulk_create(path, part->n_bytes, &part->data));
     ZN_TRY_GOTO(put_bytes(part, header.data, header.n));
     status = ZINC_OK;
 fail:
     zn_buf_fini(&header);
+    zn_free(path);
     return status;
 }
 
@@ -128,15 +101,12 @@ zinc_status zn_part_create(const zn_part_params *params, zn_part **out)
     zn_part *part = NULL;
     ZN_TRY(zn_alloc(&part, sizeof *part, "a checkpoint part"));
     part->p = *params;
-    part->fd = -1;
     snprintf(part->file_name, sizeof part->file_name, "shard-%05d-of-%05d.safetensors",
              params->rank, params->n_ranks);
     snprintf(part->json_name, sizeof part->json_name, "shard-%05d-of-%05d.json", params->rank,
              params->n_ranks);
     zn_checksum_init(&part->file_sum);
     zn_checksum_init(&part->range_sum);
-    ZN_TRY_GOTO(zn_alloc_array(&part->staged, STAGING_BYTES, 1, "a write buffer"));
-    ZN_TRY_GOTO(zn_fs_join(params->dir, part->file_name, &part->path));
     ZN_TRY_GOTO(open_file(part));
     *out = part;
     return ZINC_OK;
@@ -149,10 +119,7 @@ void zn_part_destroy(zn_part *part)
 {
     if (!part)
         return;
-    if (part->fd >= 0)
-        close(part->fd);
-    zn_free(part->staged);
-    zn_free(part->path);
+    zn_bulk_destroy(part->data);
     zn_free(part);
 }
 
@@ -222,13 +189,7 @@ zinc_status zn_part_finish(zn_part *part, zn_ckpt_file files[2])
 {
     ZN_ASSERT(part->range == part->p.n_ranges);
     memset(files, 0, 2 * sizeof *files);
-    ZN_TRY(flush_staged(part));
-    if (fsync(part->fd) != 0)
-        ZN_FAIL(ZINC_E_IO, "cannot flush %s to disk: %s", part->path, strerror(errno));
-    const int closed = close(part->fd);
-    part->fd = -1;
-    if (closed != 0)
-        ZN_FAIL(ZINC_E_IO, "cannot close %s: %s", part->path, strerror(errno));
+    ZN_TRY(zn_bulk_finish(part->data));
     snprintf(files[0].name, sizeof files[0].name, "%s", part->file_name);
     files[0].n_bytes = part->n_bytes;
     files[0].checksum = zn_checksum_value(&part->file_sum);

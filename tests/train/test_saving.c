@@ -9,6 +9,7 @@
 
 #include "base/fs.h"
 #include "ckpt/checkpoint.h"
+#include "ckpt/bulk_file.h"
 #include "engine/engine_ckpt.h"
 #include "train/saving.h"
 
@@ -362,7 +363,7 @@ static void a_stage_3_save_moves_nothing_and_holds_one_write_buffer_a_rank(void 
         const layout l = {3, ranks, "bf16", false, NULL};
         const world w = make_world(*state, "out", &l, NULL, model, false);
         assert_int_equal(w.moved, 0);
-        if (w.resident > ranks * ZN_PART_BUFFER_BYTES + (2 << 20)) /* tables and a thread's stack */
+        if (w.resident > ranks * ZN_BULK_BUFFER_BYTES + (2 << 20)) /* tables and a thread's stack */
             fail_msg("%d ranks: %lld bytes more than before", ranks, (long long)w.resident);
     }
 }
