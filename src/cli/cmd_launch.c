@@ -185,13 +185,15 @@ const zn_command zn_command_launch = {
 static const zn_option agent_options[] = {
     VALUE("fd", "N", "stdin and stdout", "the open socket to the launcher"),
     VALUE("connect", "HOST:PORT", NULL, "the launcher's address instead"),
+    VALUE("place", "N", "what mpirun or srun says", "with --connect: this host's number"),
 };
 
 static int run_agent(const zn_args *args)
 {
     zinc_status status;
-    zn_agent_options o = {.fd = -1, .connect = zn_args_get(args, "connect")};
+    zn_agent_options o = {.fd = -1, .place = -1, .connect = zn_args_get(args, "connect")};
     ZN_TRY_GOTO(zn_args_int(args, "fd", 0, 65535, &o.fd));
+    ZN_TRY_GOTO(zn_args_int(args, "place", 0, 65535, &o.place));
     ZN_TRY_GOTO(zn_agent_run(&o));
 fail:
     return status == ZINC_OK ? 0 : zn_cli_fail("agent", status);

@@ -13,12 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/sys.h"
+#include "launch/spawn.h"
 #include "zinc/version.h"
 
 #define TICK_S 1.0
@@ -212,8 +213,10 @@ fail:
 }
 
 /* Place in the plan, from who started this process. */
-static int own_place(void)
+static int own_place(const zn_agent_options *o)
 {
+    if (o->place >= 0)
+        return (int)o->place;
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (int i = 0; i < 3; i++) {
         const char *text = zn_launch_getenv(names[i]);
@@ -223,23 +226,43 @@ static int own_place(void)
     return -1;
 }
 
+static zinc_status make_token(char token[ZN_TOKEN_BYTES + 1])
+{
+    unsigned char bytes[ZN_TOKEN_BYTES / 2];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        ZN_FAIL(ZINC_E_IO, "the kernel gives no random bytes: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
+    return ZINC_OK;
+}
+
+/* Let the runner carry the token to the launcher (runner.c). */
+static zinc_status announce(const char *token)
+{
+    char line[64];
+    const int n = snprintf(line, sizeof line, ZN_ANNOUNCEMENT "%s\n", token);
+    if (write(STDOUT_FILENO, line, (size_t)n) != n)
+        ZN_FAIL(ZINC_E_IO, "the agent cannot write to its standard output: %s", strerror(errno));
+    return ZINC_OK;
+}
+
 static zinc_status open_wire(const zn_agent_options *o, zn_agent *agent)
 {
-    const char *token = "";
+    char token[ZN_TOKEN_BYTES + 1] = "";
     zn_buf hello = {0};
     zinc_status status;
     int fd = (int)o->fd;
     if (o->connect) {
-        token = zn_launch_getenv("ZINC_AGENT_TOKEN");
-        token = token ? token : "";
+        ZN_TRY(make_token(token));
         ZN_TRY(connect_to(o->connect, &fd));
+        ZN_TRY(announce(token));
     }
     zn_wire_open(&agent->wire, fd >= 0 ? fd : STDIN_FILENO, fd >= 0 ? fd : STDOUT_FILENO);
     agent->wire.greeted = true; /* only an agent greets */
     ZN_TRY_GOTO(zn_wire_greet(&agent->wire));
     ZN_TRY_GOTO(zn_buf_append(&hello, zinc_version(), strlen(zinc_version()) + 1));
     ZN_TRY_GOTO(zn_buf_append(&hello, token, strlen(token) + 1));
-    ZN_TRY_GOTO(zn_wire_send(&agent->wire, ZN_FRAME_READY, 0, o->connect ? own_place() : 0,
+    ZN_TRY_GOTO(zn_wire_send(&agent->wire, ZN_FRAME_READY, 0, o->connect ? own_place(o) : 0,
                              hello.data, hello.n));
 fail:
     zn_buf_fini(&hello);
@@ -266,8 +289,9 @@ static zinc_status catch_signals(zn_agent *agent)
 zinc_status zn_agent_run(const zn_agent_options *options)
 {
     zinc_status status;
-    zn_agent agent = {.wire = {.in = -1, .out = -1}, .signal_fd = -1};
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    zn_agent agent = {
+        .wire = {.in = -1, .out = -1}, .signal_fd = -1, .by_runner = options->connect != NULL};
+    zn_spawn_adopt();
     ZN_TRY_GOTO(catch_signals(&agent));
     ZN_TRY_GOTO(zn_agent_guard_start());
     ZN_TRY_GOTO(open_wire(options, &agent));
@@ -278,7 +302,7 @@ fail:
         zn_agent_signal_ranks(&agent, SIGKILL);
         zn_ignore(zn_wire_send(&agent.wire, ZN_FRAME_CHECKED, 1, 0, text, strlen(text)));
     }
-    zn_agent_kill_leftovers();
+    zn_spawn_kill_leftovers("");
     say_goodbye(&agent);
     zn_agent_close_ranks(&agent);
     zn_wire_close(&agent.wire);

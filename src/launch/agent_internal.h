@@ -41,6 +41,7 @@ typedef struct zn_agent {
     zn_job job;
     zn_agent_rank *ranks; /* [job.n_processes] */
     int n_running;
+    bool by_runner; /* mpirun, srun or pdsh has started it */
     int signal_fd;
     bool started, ending, killed, finished, told_to_leave;
     double kill_at;     /* once ending: when SIGKILL follows */
@@ -60,8 +61,6 @@ ZINC_MUST_CHECK zinc_status zn_agent_reap(zn_agent *agent);
 /** Look at heartbeat files and process states. */
 ZINC_MUST_CHECK zinc_status zn_agent_tick(zn_agent *agent);
 void zn_agent_signal_ranks(zn_agent *agent, int sig);
-/** Kill what is left below this process: what ranks have started and left behind. */
-void zn_agent_kill_leftovers(void);
 /** Whether a process is stopped by a signal. */
 bool zn_process_is_stopped(pid_t pid);
 /** Start the child that kills this process if it stays stopped (agent_guard.c). It is one of the

@@ -71,12 +71,25 @@ zinc_status zn_agent_check(zn_agent *agent, zn_buf *problems, int *code)
 
 extern char **environ;
 
+/* What mpirun or srun says of the agent that it has started is not true of a rank: one that made
+ * itself a process of that MPI job would meet its host's other ranks there. */
+static bool is_of_runner(const char *assignment)
+{
+    static const char *const prefixes[] = {"OMPI_",      "PMIX_",         "PMI_",
+                                           "MPI_LOCAL",  "SLURM_PROCID",  "SLURM_LOCALID",
+                                           "SLURM_STEP", "SLURM_TASK_PID"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (strncmp(assignment, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
 /* The whole environment of a rank: this process's, the job's, the rank's own. */
 static zinc_status rank_env(const zn_agent *agent, const zn_agent_rank *r, int n_cores,
                             zn_words *env)
 {
     for (char **e = environ; e && *e; e++)
-        if (strncmp(*e, "ZINC_AGENT_", 11) != 0)
+        if (!agent->by_runner || !is_of_runner(*e))
             ZN_TRY(zn_words_add(env, *e));
     for (int i = 0; i < agent->job.env.n; i++)
         ZN_TRY(zn_words_set(env, agent->job.env.items[i]));
@@ -321,39 +334,6 @@ void zn_agent_signal_ranks(zn_agent *agent, int sig)
         kill(-pid, sig);
         if (sig != SIGKILL)
             kill(-pid, SIGCONT); /* a stopped process takes no other signal */
-    }
-}
-
-/* The children of this process as one line of numbers; returns its length. */
-static size_t read_children(char *text, size_t n_bytes)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/task/%ld/children", (long)getpid());
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd >= 0 ? read(fd, text, n_bytes - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    size_t n = got > 0 ? (size_t)got : 0;
-    if (n == n_bytes - 1) /* the last number may be cut off */
-        while (n > 0 && text[n - 1] != ' ')
-            n--;
-    text[n] = '\0';
-    return n;
-}
-
-void zn_agent_kill_leftovers(void)
-{
-    char text[4096];
-    for (int round = 0; round < 300 && read_children(text, sizeof text) > 0; round++) {
-        for (char *at = text, *end; *at; at = end) {
-            const long pid = strtol(at, &end, 10);
-            if (end == at || pid <= 1)
-                break;
-            kill((pid_t)pid, SIGKILL); /* our own child, not reaped: the number is still its */
-        }
-        zn_sys_sleep(0.005);
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
     }
 }
 

@@ -83,7 +83,8 @@ void zn_host_texts_destroy(zn_host_text *hosts, int n);
 /* How an agent reaches its launcher. */
 typedef struct zn_agent_options {
     int64_t fd;          /* an open socket; -1: standard input and output */
-    const char *connect; /* HOST:PORT instead; the token comes from ZINC_AGENT_TOKEN */
+    const char *connect; /* HOST:PORT instead */
+    int64_t place;       /* with connect: of this host in the plan; -1: what mpirun or srun says */
 } zn_agent_options;
 
 /** One host's agent; returns when its ranks are gone. */

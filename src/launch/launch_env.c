@@ -124,7 +124,7 @@ zinc_status zn_env_forward(zn_words *out)
             wanted = wanted || (strlen(names[i]) == n && strncmp(*e, names[i], n) == 0);
         for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
             wanted = wanted || strncmp(*e, prefixes[i], strlen(prefixes[i])) == 0;
-        if (wanted && strncmp(*e, "ZINC_AGENT_", 11) != 0)
+        if (wanted)
             ZN_TRY(zn_words_set(out, *e));
     }
     return ZINC_OK;

@@ -137,6 +137,12 @@ ZINC_MUST_CHECK zinc_status zn_plan_create_without(const zn_launch_options *opti
 bool zn_native_program(const zn_launch_options *options);
 ZINC_MUST_CHECK zinc_status zn_native_processes(const zn_launch_options *options, zn_plan *plan,
                                                 const zn_words *env);
+/** Put those "NAME=VALUE" in whose names this process's environment has not. */
+ZINC_MUST_CHECK zinc_status zn_env_default(zn_words *env, const char *const *assignments, int n);
+/** What every mpirun of Open MPI is told: root may start it, and a cut link is found soon. */
+ZINC_MUST_CHECK zinc_status zn_env_openmpi(zn_words *env);
+/** The words that every ssh gets here, for a variable of a program that starts ssh itself. */
+ZINC_MUST_CHECK zinc_status zn_ssh_options(const zn_launch_options *options, zn_buf *out);
 /** Value of an option among the program's words, dashes or underscores; NULL if it is not there. */
 const char *zn_program_option(const char *const *words, int n, const char *name);
 

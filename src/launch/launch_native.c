@@ -50,42 +50,59 @@ static zinc_status add_program(const zn_launch_options *o, const zn_plan *plan, 
     return ZINC_OK;
 }
 
-/* What Open MPI needs on these hosts; a value the user has set stays (zn_words_set comes after). */
+zinc_status zn_ssh_options(const zn_launch_options *o, zn_buf *out)
+{
+    ZN_TRY(zn_buf_puts(out, "-o BatchMode=yes -o ServerAliveInterval=5"));
+    return o->ssh_port > 0 ? zn_buf_printf(out, " -p %lld", (long long)o->ssh_port) : ZINC_OK;
+}
+
+zinc_status zn_env_default(zn_words *env, const char *const *assignments, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(assignments[i], "="), assignments[i]);
+        if (!zn_launch_getenv(name))
+            ZN_TRY(zn_words_set(env, assignments[i]));
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_env_openmpi(zn_words *env)
+{
+    static const char *const settings[] = {
+        "OMPI_ALLOW_RUN_AS_ROOT=1",           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMPI_MCA_oob_tcp_keepalive_time=2", /* a cut link is found in seconds, not in minutes */
+        "OMPI_MCA_oob_tcp_keepalive_intvl=1", "OMPI_MCA_oob_tcp_keepalive_probes=3",
+    };
+    return zn_env_default(env, settings, (int)(sizeof settings / sizeof settings[0]));
+}
+
+/* What Open MPI needs for ranks that compute. */
 static zinc_status add_mpi_environment(const zn_launch_options *o, zn_words *env)
 {
     static const char *const settings[] = {
-        "OMPI_ALLOW_RUN_AS_ROOT=1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
         "OMPI_MCA_rmaps_base_oversubscribe=1",
         "OMPI_MCA_hwloc_base_binding_policy=none",
         "OMPI_MCA_pml=ob1",
         "OMPI_MCA_btl=self,vader,tcp",
         "OMPI_MCA_mpi_yield_when_idle=1",
-        "OMPI_MCA_oob_tcp_keepalive_time=2", /* a cut link is found in seconds, not in minutes */
-        "OMPI_MCA_oob_tcp_keepalive_intvl=1",
-        "OMPI_MCA_oob_tcp_keepalive_probes=3",
     };
     const char *launcher = o->launcher ? o->launcher : "ssh";
     const char *args = strcmp(launcher, "ssh") == 0 ? o->launcher_args : NULL;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(settings[i], "="), settings[i]);
-        if (!zn_launch_getenv(name))
-            ZN_TRY(zn_words_set(env, settings[i]));
-    }
+    ZN_TRY(zn_env_openmpi(env));
+    ZN_TRY(zn_env_default(env, settings, (int)(sizeof settings / sizeof settings[0])));
     if (strcmp(launcher, "slurm") == 0)
         return zn_words_set(env, "OMPI_MCA_plm=slurm");
     if (strcmp(launcher, "local") == 0)
         return ZINC_OK;
     ZN_TRY(zn_words_set(env, "OMPI_MCA_plm=rsh"));
-    if (o->ssh_port > 0 || args) {
-        char port[32] = "";
-        if (o->ssh_port > 0)
-            snprintf(port, sizeof port, " -p %lld", (long long)o->ssh_port);
-        return zn_words_addf(env, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes%s%s%s", port,
-                             args ? " " : "", args ? args : "");
-    }
-    return zn_words_set(env, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes");
+    zn_buf ssh = {0};
+    zinc_status status = zn_ssh_options(o, &ssh);
+    if (status == ZINC_OK)
+        status = zn_words_addf(env, "OMPI_MCA_plm_rsh_agent=ssh %s%s%s", ssh.data, args ? " " : "",
+                               args ? args : "");
+    zn_buf_fini(&ssh);
+    return status;
 }
 
 /* mpirun -n W --host a:2,b:2 -x NAME… zinc train … --comm mpi */

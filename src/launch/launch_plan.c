@@ -312,9 +312,6 @@ static zinc_status check_options(const zn_launch_options *o)
     if (!found)
         ZN_FAIL(ZINC_E_INVALID, "--launcher %s: there are ssh, local, openmpi, mpich, slurm, pdsh",
                 o->launcher);
-    if (o->launcher && strcmp(o->launcher, "pdsh") == 0 && o->launcher_args)
-        zn_warn("launch", "--launcher pdsh: hosts are reached by ssh, all at once; "
-                          "--launcher_args is not passed on");
     if (o->module && o->no_python)
         ZN_FAIL(ZINC_E_INVALID, "--module runs a Python module and --no_python none: give one");
     if (o->no_ssh && (o->node_rank < 0 || !o->master_addr))

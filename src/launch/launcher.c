@@ -12,6 +12,9 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "launch/spawn.h"
+
+#define RUNNER_GRACE_S 1.0 /* a runner that ends after its agents may be seen before they are */
 
 /* ---- open and close ---- */
 
@@ -97,6 +100,7 @@ static void close_launcher(zn_launcher *l)
         zn_rank_output_fini(&l->ranks[i].output);
     zn_free(l->agents);
     zn_free(l->ranks);
+    zn_buf_fini(&l->others);
     for (int s = 0; s < 2; s++)
         zn_buf_fini(&l->sinks[s].pending);
     if (l->signal_fd >= 0)
@@ -129,8 +133,10 @@ static void take_signal(zn_launcher *l, int sig)
 static void reap(zn_launcher *l)
 {
     int wait_status;
-    if (l->runner > 0 && waitpid(l->runner, &wait_status, WNOHANG) == l->runner)
+    if (l->runner > 0 && waitpid(l->runner, &wait_status, WNOHANG) == l->runner) {
         l->runner = 0;
+        l->runner_gone_at = zn_sys_now();
+    }
     for (int i = 0; i < l->n_agents; i++) {
         zn_host_agent *agent = &l->agents[i];
         if (agent->local && agent->pid > 0 &&
@@ -154,7 +160,7 @@ static void read_runner(zn_launcher *l)
     char bytes[4096];
     ssize_t n;
     while (l->runner_err >= 0 && (n = read(l->runner_err, bytes, sizeof bytes)) > 0)
-        if (l->runner_text.n < 1 << 16) /* kept for a message, not more */
+        if (l->runner_text.n < 1 << 20) /* tokens, and what a message may need */
             zn_ignore(zn_buf_append(&l->runner_text, bytes, (size_t)n));
 }
 
@@ -204,17 +210,23 @@ static zinc_status one_round(zn_launcher *l, struct pollfd *fds)
 /* Which hosts are late or silent. */
 static void watch_agents(zn_launcher *l, double now)
 {
-    char why[256];
+    char why[1024], said[512];
     const double limit = l->options->connect_timeout_s;
     for (int i = 0; i < l->n_agents; i++) {
         zn_host_agent *a = &l->agents[i];
         if (a->state < ZN_AGENT_CHECKED && l->listen_fd >= 0 && a->wire.in < 0 && l->runner == 0) {
-            const char *said = l->runner_text.n ? l->runner_text.data : "it says nothing";
-            snprintf(why, sizeof why, "%s ended before the host's agent was there: %.150s",
+            zn_runner_said(l, said, sizeof said);
+            snprintf(why, sizeof why, "%s ended before the host's agent was there: %s",
                      l->options->launcher, said);
             zn_launcher_lose(l, a, why);
+        } else if (a->state < ZN_AGENT_DONE && l->runner_gone_at > 0 &&
+                   now - l->runner_gone_at > RUNNER_GRACE_S) {
+            snprintf(why, sizeof why, "%s has gone", l->options->launcher);
+            zn_launcher_lose(l, a, why);
         } else if (a->state < ZN_AGENT_CHECKED && now - l->began_at > limit) {
-            snprintf(why, sizeof why, "it did not answer within %g s (--connect_timeout)", limit);
+            zn_runner_said(l, said, sizeof said);
+            snprintf(why, sizeof why, "it did not answer within %g s (--connect_timeout)%s%s",
+                     limit, l->runner ? "; the runner: " : "", l->runner ? said : "");
             zn_launcher_lose(l, a, why);
         } else if ((a->state == ZN_AGENT_CHECKED || a->state == ZN_AGENT_RUNNING) &&
                    now - a->wire.heard > ZN_SILENCE_S) {
@@ -298,21 +310,29 @@ static void flush_sinks(zn_launcher *l)
         }
 }
 
-/* Every process of ours ends: agents that are done exit by themselves, the rest is killed. */
+/* Every process of ours ends: agents that are done exit by themselves, the rest is killed, also
+ * what a runner has left (pdsh its ssh) or an agent that was killed. */
 static void collect(zn_launcher *l)
 {
-    const double until = zn_sys_now() + ZN_SILENCE_S; /* an agent takes 3 s to end its ranks */
+    const double now = zn_sys_now();
+    bool lost = !l->running;
+    for (int i = 0; i < l->n_agents; i++)
+        lost = lost || l->agents[i].state == ZN_AGENT_LOST;
+    if (l->runner > 0 && lost) /* it may wait for a host that does not answer */
+        kill(l->runner, SIGTERM);
     for (int i = -1; i < l->n_agents; i++) {
         pid_t *pid = i < 0 ? &l->runner : &l->agents[i].pid;
         if (i >= 0)
             zn_wire_close(&l->agents[i].wire);
         while (*pid > 0 && waitpid(*pid, NULL, WNOHANG) == 0) {
-            if (zn_sys_now() > until)
+            /* an agent takes 3 s to end its ranks */
+            if (zn_sys_now() > now + (i < 0 && lost ? 2 : ZN_SILENCE_S))
                 kill(*pid, SIGKILL);
             zn_sys_sleep(0.01);
         }
         *pid = 0;
     }
+    zn_spawn_kill_leftovers(l->others.n ? l->others.data : "");
 }
 
 /* All hosts that cannot be used, each with its reason, in one message. */
@@ -359,7 +379,13 @@ zinc_status zn_launcher_run(const zn_launch_options *options, zn_plan *plan, zn_
                      .listen_fd = -1,
                      .sinks = {{.fd = STDOUT_FILENO}, {.fd = STDERR_FILENO}},
                      .began_at = zn_sys_now()};
+    status = zn_spawn_children(&l.others);
+    if (status != ZINC_OK) { /* before anything that would be cleaned up without it */
+        zn_buf_fini(&l.others);
+        return status;
+    }
     sigprocmask(SIG_BLOCK, NULL, &before);
+    zn_spawn_adopt();
     ZN_TRY_GOTO(catch_signals(&l, &before));
     ZN_TRY_GOTO(make_agents(&l));
     ZN_TRY_GOTO(make_ranks(&l));

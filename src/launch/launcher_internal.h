@@ -83,15 +83,16 @@ typedef struct zn_launcher {
     int n_agents;
     zn_rank_state *ranks; /* [plan->n_processes] */
     zn_sink sinks[2];
+    zn_buf others;    /* children that this process had before (zn_spawn_children) */
     zn_buf *captured; /* [plan->n_processes] standard output is kept here; NULL: passed on */
     int signal_fd;
-    /* a runner that starts all agents (pdsh, mpirun, srun), and where they connect to */
+    /* a runner that starts all agents (runner.c), and where they connect to */
     pid_t runner;
+    double runner_gone_at; /* 0: it is there, or there is none */
     int runner_err, listen_fd;
     zn_buf runner_text;
     zn_wire *callers; /* connections whose place is not known yet */
     int n_callers;
-    char token[33];
 
     bool running; /* the ranks were started */
     bool ending;
@@ -126,6 +127,8 @@ ZINC_MUST_CHECK zinc_status zn_runner_start_agent(zn_launcher *l, zn_host_agent 
 ZINC_MUST_CHECK zinc_status zn_runner_start_all(zn_launcher *l);
 /** Accept connections and find out which host each is. */
 ZINC_MUST_CHECK zinc_status zn_runner_accept(zn_launcher *l);
+/** What the runner has said that is of use to a person, in one line. */
+void zn_runner_said(const zn_launcher *l, char *out, size_t n_bytes);
 void zn_runner_close(zn_launcher *l);
 
 #endif

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* runner.c — how agents come to be: forked here, one ssh each (frames over its pipes), or one
- * command for all (mpirun, srun), whose agents connect back with a token that no command line
- * shows. */
+ * command for all (mpirun, mpiexec.hydra, srun, pdsh), whose agents connect back.
+ *
+ * Who connects is believed by what the command has relayed: each agent prints a random token of its
+ * own to its standard output, which reaches this process by the command's own channel (ssh, Slurm),
+ * and shows the same token on the connection. No command line and no environment holds it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* accept4 */
 #endif
@@ -22,12 +25,10 @@
 
 extern char **environ;
 
-#define TOKEN_NAME "ZINC_AGENT_TOKEN"
-
 bool zn_runner_is_collective(const zn_launch_options *o)
 {
-    static const char *const names[] = {"openmpi", "mpich", "slurm"};
-    for (int i = 0; o->launcher && i < 3; i++)
+    static const char *const names[] = {"openmpi", "mpich", "slurm", "pdsh"};
+    for (int i = 0; o->launcher && i < 4; i++)
         if (strcmp(o->launcher, names[i]) == 0)
             return true;
     return false;
@@ -73,11 +74,10 @@ static zinc_status ssh_words(const zn_launcher *l, const char *host, zn_words *a
 {
     zinc_status status;
     const zn_launch_options *o = l->options;
-    const bool pdsh = o->launcher && strcmp(o->launcher, "pdsh") == 0; /* its words are not ssh's */
     zn_words remote = {0};
     zn_buf command = {0};
     ZN_TRY_GOTO(zn_words_add(argv, "ssh"));
-    if (o->launcher_args && !pdsh) /* first: ssh keeps the first value it meets */
+    if (o->launcher_args) /* first: ssh keeps the first value it meets */
         ZN_TRY_GOTO(zn_shell_split(o->launcher_args, "launcher_args", argv));
     ZN_TRY_GOTO(zn_words_add(argv, "-o"));
     ZN_TRY_GOTO(zn_words_add(argv, "BatchMode=yes"));
@@ -145,20 +145,6 @@ zinc_status zn_runner_start_agent(zn_launcher *l, zn_host_agent *agent)
 
 /* ---- one command for all agents ---- */
 
-static zinc_status make_token(char token[33])
-{
-    unsigned char bytes[16];
-    const int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, bytes, sizeof bytes) : -1;
-    if (fd >= 0)
-        close(fd);
-    if (n != (ssize_t)sizeof bytes)
-        ZN_FAIL(ZINC_E_IO, "cannot read /dev/urandom");
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
-    return ZINC_OK;
-}
-
 static zinc_status start_listening(zn_launcher *l, int *port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -208,10 +194,9 @@ static zinc_status runner_words(const zn_launcher *l, const char *hosts, const c
                                 zn_words *argv)
 {
     const zn_launch_options *o = l->options;
-    const char *const openmpi[] = {"mpirun", "-n",     count, "--map-by", "node",     "--bind-to",
-                                   "none",   "--host", hosts, "-x",       TOKEN_NAME, NULL};
-    const char *const mpich[] = {"mpirun", "-n",  count,       "-ppn",     "1",
-                                 "-hosts", hosts, "-genvlist", TOKEN_NAME, NULL};
+    const char *const openmpi[] = {"mpirun",    "-n",   count,    "--map-by", "node",
+                                   "--bind-to", "none", "--host", hosts,      NULL};
+    const char *const mpich[] = {"mpiexec.hydra", "-n", count, "-ppn", "1", "-hosts", hosts, NULL};
     const char *const slurm[] = {"srun",
                                  "--ntasks",
                                  count,
@@ -227,30 +212,78 @@ static zinc_status runner_words(const zn_launcher *l, const char *hosts, const c
                                  "--cpu-bind=none",
                                  "--mpi=none",
                                  NULL};
+    const char *const pdsh[] = {"pdsh", "-S", "-N", "-f", count, "-w", hosts, NULL};
     const char *const *words = strcmp(o->launcher, "openmpi") == 0 ? openmpi
                                : strcmp(o->launcher, "mpich") == 0 ? mpich
-                                                                   : slurm;
+                               : strcmp(o->launcher, "slurm") == 0 ? slurm
+                                                                   : pdsh;
     ZN_TRY(add_texts(argv, words));
     return o->launcher_args ? zn_shell_split(o->launcher_args, "launcher_args", argv) : ZINC_OK;
 }
 
-/* What the runner needs in its environment. */
+/* exec zinc agent --connect HOST:PORT --place %n: pdsh puts the host's number for %n; a '%' of the
+ * path is doubled. */
+static zinc_status pdsh_command(const zn_words *agent, zn_words *argv)
+{
+    zinc_status status;
+    zn_buf text = {0}, command = {0};
+    ZN_TRY_GOTO(zn_shell_command(agent, &text));
+    ZN_TRY_GOTO(zn_buf_puts(&command, "exec "));
+    for (const char *c = text.data; *c; c++)
+        ZN_TRY_GOTO(zn_buf_puts(&command, *c == '%' ? "%%" : (const char[]){*c, '\0'}));
+    ZN_TRY_GOTO(zn_buf_puts(&command, " --place %n"));
+    ZN_TRY_GOTO(zn_words_add(argv, command.data));
+fail:
+    zn_buf_fini(&text);
+    zn_buf_fini(&command);
+    return status;
+}
+
+static zinc_status agent_words(const zn_launcher *l, int port, zn_words *argv)
+{
+    zinc_status status;
+    char own[256];
+    zn_words agent = {0};
+    const bool pdsh = strcmp(l->options->launcher, "pdsh") == 0;
+    ZN_TRY_GOTO(zn_words_add(&agent, l->plan->self));
+    ZN_TRY_GOTO(zn_words_add(&agent, "agent"));
+    ZN_TRY_GOTO(zn_words_add(&agent, "--connect"));
+    ZN_TRY_GOTO(zn_words_addf(&agent, "%s:%d", own_address(l, own, sizeof own), port));
+    ZN_TRY_GOTO(pdsh ? pdsh_command(&agent, argv) : zn_words_add_all(argv, &agent));
+fail:
+    zn_words_fini(&agent);
+    return status;
+}
+
+/* What the runner needs in its environment; what the user has set stays. */
 static zinc_status runner_env(const zn_launcher *l, zn_words *env)
 {
-    static const char *const settings[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
-                                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
-    char text[256];
+    zinc_status status;
+    zn_buf ssh = {0};
+    const bool port_given = l->options->ssh_port > 0;
     for (char **e = environ; e && *e; e++)
         ZN_TRY(zn_words_add(env, *e));
+    ZN_TRY_GOTO(zn_env_openmpi(env));
+    ZN_TRY_GOTO(zn_ssh_options(l->options, &ssh));
+    const struct {
+        const char *name, *before, *value;
+        bool always;
+    } settings[] = {
+        {"OMPI_MCA_plm_rsh_agent", "ssh ", ssh.data, port_given},
+        {"HYDRA_LAUNCHER_EXTRA_ARGS", "", ssh.data, port_given},
+        {"PDSH_RCMD_TYPE", "", "ssh", false},
+        {"PDSH_SSH_ARGS_APPEND", "", ssh.data, port_given},
+    };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        ZN_TRY(zn_words_set(env, settings[i]));
-    if (l->options->ssh_port > 0) {
-        snprintf(text, sizeof text, "OMPI_MCA_plm_rsh_agent=ssh -o BatchMode=yes -p %lld",
-                 (long long)l->options->ssh_port);
-        ZN_TRY(zn_words_set(env, text));
-    }
-    snprintf(text, sizeof text, TOKEN_NAME "=%s", l->token);
-    return zn_words_set(env, text);
+        if (settings[i].always || !zn_words_value(env, settings[i].name)) {
+            char text[256];
+            snprintf(text, sizeof text, "%s=%s%s", settings[i].name, settings[i].before,
+                     settings[i].value);
+            ZN_TRY_GOTO(zn_words_set(env, text));
+        }
+fail:
+    zn_buf_fini(&ssh);
+    return status;
 }
 
 static zinc_status spawn_runner(zn_launcher *l, const zn_words *argv, const zn_words *env)
@@ -289,39 +322,47 @@ zinc_status zn_runner_start_all(zn_launcher *l)
     zinc_status status;
     zn_words argv = {0}, env = {0};
     zn_buf hosts = {0};
-    char count[16], own[256], *connect = NULL;
+    char count[16];
     int port = 0;
-    ZN_TRY_GOTO(make_token(l->token));
     ZN_TRY_GOTO(start_listening(l, &port));
     ZN_TRY_GOTO(
         host_list(l->plan, strcmp(l->options->launcher, "openmpi") == 0 ? ":1" : "", &hosts));
-    ZN_TRY_GOTO(zn_format(&connect, "%s:%d", own_address(l, own, sizeof own), port));
     snprintf(count, sizeof count, "%d", l->plan->pool.n);
     ZN_TRY_GOTO(runner_words(l, hosts.data, count, &argv));
-    ZN_TRY_GOTO(zn_words_add(&argv, l->plan->self));
-    ZN_TRY_GOTO(zn_words_add(&argv, "agent"));
-    ZN_TRY_GOTO(zn_words_add(&argv, "--connect"));
-    ZN_TRY_GOTO(zn_words_add(&argv, connect));
+    ZN_TRY_GOTO(agent_words(l, port, &argv));
     ZN_TRY_GOTO(runner_env(l, &env));
     ZN_TRY_GOTO(spawn_runner(l, &argv, &env));
 fail:
-    zn_free(connect);
     zn_words_fini(&argv);
     zn_words_fini(&env);
     zn_buf_fini(&hosts);
     return status;
 }
 
-/* A caller's first frame: the token must be right, and its place free. */
-static bool seat_caller(zn_launcher *l, zn_wire *caller, const zn_frame *frame)
+/* The token in an agent's first frame, or NULL if it is no such frame. */
+static const char *token_of(const zn_frame *frame)
 {
-    const char *token = memchr(frame->data, '\0', frame->n_bytes);
-    if (frame->type != ZN_FRAME_READY || !token || frame->data[frame->n_bytes - 1] != '\0' ||
-        token + 1 >= frame->data + frame->n_bytes || strcmp(token + 1, l->token) != 0)
-        return false;
+    const char *version_end = frame->n_bytes ? memchr(frame->data, '\0', frame->n_bytes) : NULL;
+    if (frame->type != ZN_FRAME_READY || !version_end ||
+        frame->n_bytes != (size_t)(version_end - frame->data) + 1 + ZN_TOKEN_BYTES + 1 ||
+        strlen(version_end + 1) != ZN_TOKEN_BYTES)
+        return NULL;
+    return version_end + 1;
+}
+
+/* The whole line counts, not only the token: a caller could guess what else a runner says. */
+static bool was_relayed(const zn_launcher *l, const char *token)
+{
+    char line[64];
+    snprintf(line, sizeof line, ZN_ANNOUNCEMENT "%s\n", token);
+    return l->runner_text.n && strstr(l->runner_text.data, line);
+}
+
+/* Give the connection to the agent whose place it names, if that is free. */
+static bool seat_caller(zn_launcher *l, const zn_wire *caller, int place)
+{
     for (int i = 0; i < l->n_agents; i++)
-        if (l->agents[i].host == frame->rank && l->agents[i].wire.in < 0) {
-            caller->read_at -= 12 + frame->n_bytes; /* the frame is read again by its agent */
+        if (l->agents[i].host == place && l->agents[i].wire.in < 0) {
             l->agents[i].wire = *caller;
             return true;
         }
@@ -342,9 +383,15 @@ zinc_status zn_runner_accept(zn_launcher *l)
         bool got = false;
         bool good = zn_wire_fill(caller) == ZINC_OK && caller->received.n < 4096 &&
                     zn_wire_next(caller, &frame, &got) == ZINC_OK;
-        if (good && got && seat_caller(l, caller, &frame))
-            continue;
-        good = good && !got && !caller->closed;
+        if (good && got) {
+            zn_wire_unread(caller, &frame); /* it is read again: here, or by its agent */
+            const char *token = token_of(&frame);
+            const bool relayed = token && was_relayed(l, token);
+            if (relayed && seat_caller(l, caller, frame.rank))
+                continue;
+            good = token && !relayed; /* what the runner relays may come later */
+        }
+        good = good && !caller->closed;
         if (good)
             l->callers[kept++] = *caller;
         else
@@ -352,6 +399,22 @@ zinc_status zn_runner_accept(zn_launcher *l)
     }
     l->n_callers = kept;
     return ZINC_OK;
+}
+
+void zn_runner_said(const zn_launcher *l, char *out, size_t n_bytes)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (const char *line = l->runner_text.n ? l->runner_text.data : ""; *line;) {
+        const size_t n = strcspn(line, "\r\n");
+        const bool tells = n > strspn(line, "- ") &&
+                           strncmp(line, ZN_ANNOUNCEMENT, sizeof ZN_ANNOUNCEMENT - 1) != 0;
+        if (tells && at < n_bytes)
+            at += (size_t)snprintf(out + at, n_bytes - at, "%s%.*s", at ? " " : "", (int)n, line);
+        line += n + (line[n] != '\0');
+    }
+    if (at == 0)
+        snprintf(out, n_bytes, "it says nothing");
 }
 
 void zn_runner_close(zn_launcher *l)

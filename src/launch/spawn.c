@@ -8,10 +8,15 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/fs.h"
+#include "base/sys.h"
 
 extern char **environ;
 
@@ -94,4 +99,58 @@ zinc_status zn_spawn(const zn_spawn_params *params, pid_t *pid, int *exec_errno)
         waitpid(child, NULL, 0);
     *pid = *exec_errno ? -1 : child;
     return ZINC_OK;
+}
+
+/* ---- what is left ---- */
+
+void zn_spawn_adopt(void)
+{
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+zinc_status zn_spawn_children(zn_buf *out)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%ld/children", (long)getpid());
+    if (!zn_fs_exists(path)) /* a kernel without CONFIG_PROC_CHILDREN: nothing left is found */
+        return ZINC_OK;
+    return zn_fs_read(path, 1 << 20, out);
+}
+
+static bool is_listed(const char *list, long pid)
+{
+    char *end;
+    for (const char *at = list; *at; at = end) {
+        const long listed = strtol(at, &end, 10);
+        if (end == at || listed == pid)
+            return end != at;
+    }
+    return false;
+}
+
+/* Returns whether there was any. */
+static bool kill_children(const char *others)
+{
+    zn_buf list = {0};
+    char *end;
+    bool found = false;
+    const bool good = zn_spawn_children(&list) == ZINC_OK;
+    for (const char *at = good && list.n ? list.data : ""; *at; at = end) {
+        const long pid = strtol(at, &end, 10);
+        if (end == at)
+            break;
+        if (pid <= 1 || is_listed(others, pid))
+            continue;
+        found = true;
+        kill((pid_t)pid, SIGKILL); /* our own child, not reaped: the number is still its */
+        waitpid((pid_t)pid, NULL, WNOHANG);
+    }
+    zn_buf_fini(&list);
+    return found;
+}
+
+void zn_spawn_kill_leftovers(const char *others)
+{
+    for (int round = 0; round < 300 && kill_children(others); round++)
+        zn_sys_sleep(0.005);
 }

@@ -22,6 +22,14 @@ typedef struct zn_spawn_params {
  *  be run (there is then no process). Errors: E_IO. */
 ZINC_MUST_CHECK zinc_status zn_spawn(const zn_spawn_params *params, pid_t *pid, int *exec_errno);
 
+/** Make this process the parent of what its descendants leave behind. */
+void zn_spawn_adopt(void);
+/** Append the process ids of this process's children, with spaces between. E_NOMEM, E_IO. */
+ZINC_MUST_CHECK zinc_status zn_spawn_children(zn_buf *out);
+/** Kill and reap all children of this process, adopted ones too, but those in `others`, a list as
+ *  zn_spawn_children makes it. */
+void zn_spawn_kill_leftovers(const char *others);
+
 /** A pipe whose ends are closed in started programs. E_IO. */
 ZINC_MUST_CHECK zinc_status zn_spawn_pipe(int ends[2]);
 

@@ -127,6 +127,11 @@ zinc_status zn_wire_fill(zn_wire *wire)
     return ZINC_OK;
 }
 
+void zn_wire_unread(zn_wire *wire, const zn_frame *frame)
+{
+    wire->read_at -= HEADER_BYTES + frame->n_bytes;
+}
+
 /* Skip what stands before the magic. A remote shell may greet too. */
 static void find_greeting(zn_wire *wire)
 {

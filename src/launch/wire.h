@@ -15,7 +15,9 @@
 #define ZN_WIRE_MAGIC "\nzinc-agent 1\n"
 #define ZN_WIRE_BACKLOG (1u << 20) /* bytes waiting to be written before reading pauses */
 #define ZN_HEARTBEAT_S 1.0
-#define ZN_SILENCE_S 5.0 /* a partner that says nothing for so long is lost */
+#define ZN_TOKEN_BYTES 32             /* hexadecimal digits */
+#define ZN_ANNOUNCEMENT "zinc-agent " /* and the token: a line on standard output (runner.c) */
+#define ZN_SILENCE_S 5.0              /* a partner that says nothing for so long is lost */
 
 enum {
     ZN_FRAME_HEARTBEAT = 'h',
@@ -64,6 +66,8 @@ void zn_wire_flush(zn_wire *wire);
 ZINC_MUST_CHECK zinc_status zn_wire_fill(zn_wire *wire);
 /** The next whole frame, if *got. E_FORMAT: the partner speaks something else. */
 ZINC_MUST_CHECK zinc_status zn_wire_next(zn_wire *wire, zn_frame *frame, bool *got);
+/** Put the frame that came last back, to be read again. */
+void zn_wire_unread(zn_wire *wire, const zn_frame *frame);
 /** A heartbeat, if one is due. */
 ZINC_MUST_CHECK zinc_status zn_wire_beat(zn_wire *wire, double now);
 

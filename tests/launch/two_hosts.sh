@@ -170,7 +170,7 @@ wait $!
 expect 6 "the network to a host is cut" 'host h2 is lost' 'has said nothing for 5 s'
 
 printf 'h1 slots=1\nh2 slots=2\n10.88.77.9 slots=1\n' >"$state/work/hosts"
-launch --connect_timeout 2 -- true
+launch --connect_timeout 8 -- true
 expect 6 "a host that is not there" '1 of 3 hosts cannot be used' '10.88.77.9: '
 printf 'h1 slots=1\nh2 slots=1\n' >"$state/work/hosts"
 
@@ -183,8 +183,9 @@ code=0
 wait "$nsenter_pid" || code=$?
 expect 137 "the launcher is killed"
 
-for launcher in openmpi pdsh; do
-    [ $launcher = pdsh ] || command -v mpirun >/dev/null || continue
+runner_of() { case $1 in openmpi) echo mpirun ;; mpich) echo mpiexec.hydra ;; *) echo "$1" ;; esac; }
+for launcher in openmpi mpich pdsh; do
+    command -v "$(runner_of $launcher)" >/dev/null || { echo "agents by $launcher: left out, needs $(runner_of $launcher)"; continue; }
     launch --launcher $launcher -- sh -c 'echo "$(hostname) $RANK"; test $RANK = 0 || exit 3; sleep 987'
     expect 3 "agents by $launcher" '\[h2:1\] h2 1' 'rank 1 on h2 exited with code 3'
 done
