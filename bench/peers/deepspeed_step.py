@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of DeepSpeed on the CPU over gloo, a process a rank; prints one JSON object."""
+"""Training steps of DeepSpeed on the CPU over gloo, a process a rank; prints one JSON object. It starts its ranks itself, or is
+one that the command `deepspeed` has started (start.py)."""
 import argparse
 import json
 import os
@@ -10,8 +11,10 @@ import shapes
 
 
 def run_rank(rank, args):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=str(args.port), DS_ACCELERATOR="cpu", OMP_NUM_THREADS=str(args.threads))
+    if "WORLD_SIZE" not in os.environ:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=str(args.port))
+    os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS=str(args.threads))
     import torch
     import deepspeed
 
@@ -25,9 +28,9 @@ def run_rank(rank, args):
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
         "steps_per_print": 10**9,
     }
-    model = shapes.torch_model(args.model, "float32")
+    model = shapes.torch_model(args.model, "float32", args.folder)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    vocabulary = shapes.SHAPES[args.model]["vocab_size"]
+    vocabulary = model.config.vocab_size
     walls, cpus = [], []
     for step in range(args.steps + 1):
         ids = torch.randint(vocabulary, (args.rows, args.tokens))
@@ -51,7 +54,11 @@ def main():
     parser.add_argument("--stage", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--port", type=int, default=29512)
+    parser.add_argument("--local_rank", help="given by the command deepspeed")
     args = parser.parse_args()
+    if "RANK" in os.environ:
+        run_rank(int(os.environ["RANK"]), args)
+        return
     import multiprocessing
 
     ranks = [multiprocessing.get_context("spawn").Process(target=run_rank, args=(r, args)) for r in range(args.ranks)]

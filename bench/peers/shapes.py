@@ -18,6 +18,7 @@ SHAPES = {"gpt2": GPT2, "smollm2": SMOLLM2}
 def arguments(parser):
     """What all peers are asked for."""
     parser.add_argument("--model", choices=sorted(SHAPES), default="gpt2")
+    parser.add_argument("--folder", help="a model of Hugging Face's form to load instead of random weights (start.py)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rows", type=int, default=4, help="micro-batch of a rank")
     parser.add_argument("--tokens", type=int, default=256, help="of a row")
@@ -25,11 +26,13 @@ def arguments(parser):
     parser.add_argument("--threads", type=int, default=2, help="of a rank")
 
 
-def torch_model(name, dtype):
-    """The model of transformers, in training mode."""
+def torch_model(name, dtype, folder=None):
+    """The model of transformers, in training mode; of random weights unless a folder has some."""
     import torch
     import transformers
 
+    if folder:
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), use_cache=False).train()
     torch.manual_seed(0)
     values = dict(SHAPES[name])
     kind = values.pop("model_type")

@@ -13,6 +13,23 @@ import tempfile
 import shapes
 
 
+def write_files(folder, args):
+    """Model, data and configuration in `folder`; returns the words of zinc train but for its ranks and steps."""
+    shape = json.loads((pathlib.Path(args.folder) / "config.json").read_text()) if args.folder else shapes.SHAPES[args.model]
+    (folder / "config.json").write_text(json.dumps(shape))
+    model = [args.folder] if args.folder else [folder / "config.json", "--from_scratch"]
+    n = args.ranks * args.rows * args.tokens * (args.steps + 2)
+    ids = random.Random(0).choices(range(shape["vocab_size"]), k=n)
+    (folder / "data.bin").write_bytes(b"ZINCTOK1" + struct.pack(f"<II{n}I", 4, 0, *ids))
+    (folder / "ds.json").write_text(json.dumps({
+        "train_micro_batch_size_per_gpu": args.rows, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": args.stage}, "bf16": {"enabled": args.dtype == "bfloat16"},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}))
+    return ["train", "--model", *model, "--train_file", folder / "data.bin", "--deepspeed",
+            folder / "ds.json", "--output_dir", folder / "out", "--threads", args.threads, "--block_size", args.tokens,
+            "--save_steps", 0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     shapes.arguments(parser)
@@ -23,19 +40,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        shape = shapes.SHAPES[args.model]
-        (folder / "config.json").write_text(json.dumps(shape))
-        n = args.ranks * args.rows * args.tokens * (args.steps + 2)
-        ids = random.Random(0).choices(range(shape["vocab_size"]), k=n)
-        (folder / "data.bin").write_bytes(b"ZINCTOK1" + struct.pack(f"<II{n}I", 4, 0, *ids))
-        (folder / "ds.json").write_text(json.dumps({
-            "train_micro_batch_size_per_gpu": args.rows, "gradient_clipping": 1.0,
-            "zero_optimization": {"stage": args.stage}, "bf16": {"enabled": args.dtype == "bfloat16"},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}))
-        command = [args.zinc, "train", "--model", folder / "config.json", "--from_scratch", "--train_file",
-                   folder / "data.bin", "--deepspeed", folder / "ds.json", "--output_dir", folder / "out", "--ranks",
-                   args.ranks, "--threads", args.threads, "--block_size", args.tokens, "--max_steps", args.steps + 1,
-                   "--save_steps", 0, *args.more]
+        command = [args.zinc, *write_files(folder, args), "--ranks", args.ranks, "--max_steps", args.steps + 1, *args.more]
         subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
         rows = [json.loads(line) for line in (folder / "out/metrics.jsonl").open()]
     cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
