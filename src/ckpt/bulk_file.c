@@ -17,7 +17,7 @@
 #define ALIGN ((size_t)4096) /* of memory, offset and length of a direct write */
 #define BLOCK_BYTES ((size_t)1 << 20)
 #define N_BLOCKS ((int64_t)(ZN_BULK_BUFFER_BYTES / (1 << 20)))
-#define N_WRITERS 2
+#define N_WRITERS 4
 
 /* Block b of the file is filled and written in slot b % N_BLOCKS. */
 struct zn_bulk_file {

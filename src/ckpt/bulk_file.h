@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bulk_file.h — a large new file, written front to back past the page cache.
  *
- *   zn_bulk_write -> blocks of 1 MiB, ZN_BULK_BUFFER_BYTES in all -> two writer threads
+ *   zn_bulk_write -> blocks of 1 MiB, ZN_BULK_BUFFER_BYTES in all -> four writer threads
  *
  * So a block is on its way while the next ones are filled. Writes are direct (O_DIRECT) where the
- * file system takes them. They are plain pwrite calls and no ring: two in flight reach the disk's
+ * file system takes them. They are plain pwrite calls and no ring: a few in flight reach the disk's
  * rate for a stream, and a test can let any of them fail. Layer: ckpt. */
 #ifndef ZN_CKPT_BULK_FILE_H
 #define ZN_CKPT_BULK_FILE_H

@@ -11,6 +11,9 @@
 #include "ckpt/checksum.h"
 #include "ckpt/bulk_file.h"
 
+/* Taken at once: two checksums and a copy find it in the cache. */
+#define CACHED_ELEMS ((int64_t)1 << 14)
+
 struct zn_part {
     zn_part_params p;
     char file_name[ZN_CKPT_NAME_BYTES], json_name[ZN_CKPT_NAME_BYTES];
@@ -129,7 +132,8 @@ zinc_status zn_part_write(zn_part *part, const float *values, int64_t n)
         ZN_ASSERT(part->range < part->p.n_ranges);
         zn_ckpt_range *r = &part->p.ranges[part->range];
         const int64_t left = r->count - part->range_done;
-        const int64_t m = n < left ? n : left;
+        const int64_t most = left < CACHED_ELEMS ? left : CACHED_ELEMS;
+        const int64_t m = n < most ? n : most;
         zn_checksum_update(&part->range_sum, values, (size_t)m * sizeof *values);
         ZN_TRY(put_bytes(part, values, (size_t)m * sizeof *values));
         values += m;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_internal.h — between the files of a DeepSpeed checkpoint (ds_files.c) and its weights
- * (ds_layout.c) and states (ds_state.c). */
+ * (ds_layout.c, ds_stage0.c) and states (ds_state.c). */
 #ifndef ZN_CKPT_DS_INTERNAL_H
 #define ZN_CKPT_DS_INTERNAL_H
 
@@ -35,6 +35,8 @@ typedef struct zn_ds_weight {
     zn_ds_piece *pieces; /* [n_pieces] in element order */
     int n_pieces;
     bool is_alias;
+    const zn_pickle_value *states; /* stage 0: DICT of its states, or NULL */
+    int64_t state_offset;          /* its first element in them */
 } zn_ds_weight;
 
 struct zn_ds_checkpoint {
@@ -43,6 +45,13 @@ struct zn_ds_checkpoint {
     zn_ds_weight *weights; /* [n_weights] */
     int n_weights;
 };
+
+/** Stage 0, after the weights of the module: which of them are copies, the fp32 masters of 16-bit
+ *  ones, and where their optimizer states are. */
+ZINC_MUST_CHECK zinc_status zn_ds_add_stage0(zn_ds_checkpoint *ckpt);
+
+/** Value of an integer key of a DICT, or NULL. */
+const zn_pickle_value *zn_ds_by_number(const zn_pickle_value *dict, int64_t key);
 
 /** A member of a rank's optimizer_state_dict, or NULL. */
 const zn_pickle_value *zn_ds_optim_get(const zn_ds_checkpoint *ckpt, int rank, const char *key);

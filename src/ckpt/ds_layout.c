@@ -312,7 +312,7 @@ static zinc_status add_module(zn_ds_checkpoint *ckpt)
         if (module->u.seq.items[2 * i]->kind == ZN_PICKLE_STRING)
             ZN_TRY(add_module_tensor(ckpt, module->u.seq.items[2 * i],
                                      module->u.seq.items[2 * i + 1]));
-    return ZINC_OK;
+    return zn_ds_add_stage0(ckpt);
 }
 
 /* shared_params: alias -> the name under which the weight is stored. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_layout.h — DeepSpeed's checkpoints as a list of whole fp32 weights, read by range.
  *
- *   stage 0    mp_rank_00_model_states.pt: "module" holds the weights
+ *   stage 0    mp_rank_00_model_states.pt: "module" holds the weights; of 16-bit ones the fp32
+ *              masters are with the optimizer (ds_stage0.c)
  *   stage 1, 2 every rank's optim_states.pt holds a slice of one flat fp32 buffer a parameter
  *              group: the ranks' slices back to back are the group's parameters back to back
  *   stage 3    every parameter is cut into W pieces of ceil(n / W) elements on its own; a rank's
@@ -15,6 +16,7 @@
 #include <stdbool.h>
 
 #include "ckpt/safetensors.h"
+#include "optim/loss_scale.h"
 
 typedef struct zn_ds_checkpoint zn_ds_checkpoint;
 
@@ -45,6 +47,8 @@ ZINC_MUST_CHECK zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int6
 /** Steps done and how many of them were skipped; samples read. -1 where the file does not say. */
 void zn_ds_progress(const zn_ds_checkpoint *ckpt, int64_t *steps, int64_t *skipped,
                     int64_t *samples);
+/** The state of fp16's loss scale; false: there is none. */
+bool zn_ds_scaler(const zn_ds_checkpoint *ckpt, zn_loss_scaler *out);
 /** Elements [offset, offset + n) of the state called `state` ("exp_avg") of weight i. Every rank's
  *  state lies as its fp32 groups do. Errors: E_FORMAT if there is none. */
 ZINC_MUST_CHECK zinc_status zn_ds_read_state(const zn_ds_checkpoint *ckpt, int i, const char *state,

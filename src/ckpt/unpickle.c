@@ -331,13 +331,16 @@ static zinc_status op_dup(pickle_machine *m)
     return push(m, value);
 }
 
-/* BUILD sets attributes from a state; data has none that matter here. */
+/* BUILD sets attributes from a state; only objects that we do not know have some that matter. */
 static zinc_status op_build(pickle_machine *m)
 {
     zn_pickle_value *state = NULL;
     zn_pickle_value *object = NULL;
     ZN_TRY(pop(m, &state));
-    return top(m, &object);
+    ZN_TRY(top(m, &object));
+    if (object->kind == ZN_PICKLE_OPAQUE && state->kind == ZN_PICKLE_DICT)
+        object->u.opaque.state = state;
+    return ZINC_OK;
 }
 
 static zinc_status run_number_or_text(pickle_machine *m, unsigned char op)

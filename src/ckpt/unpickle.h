@@ -53,6 +53,7 @@ struct zn_pickle_value {
         struct {
             const zn_pickle_value *callable; /* GLOBAL or another OPAQUE */
             const zn_pickle_value *args;     /* TUPLE */
+            const zn_pickle_value *state;    /* DICT of its attributes, or NULL */
         } opaque;
         struct {
             zn_dtype dtype;
@@ -87,6 +88,8 @@ const zn_pickle_value *zn_pickle_root(const zn_pickle *pickle);
 /** Value of a string key of a DICT, or NULL (also if `dict` is NULL or no dict). */
 const zn_pickle_value *zn_pickle_get(const zn_pickle_value *dict, const char *key);
 const zn_pickle_value *zn_pickle_get_n(const zn_pickle_value *dict, const char *key, size_t n);
+/** Value of an attribute of an OPAQUE object, or NULL (also if `object` is NULL or none). */
+const zn_pickle_value *zn_pickle_attribute(const zn_pickle_value *object, const char *name);
 /** Whether `value` is not NULL and of this kind. */
 bool zn_pickle_is(const zn_pickle_value *value, zn_pickle_kind kind);
 /** Whether `value` is the global module.name. */

@@ -146,6 +146,40 @@ static zinc_status ordered_dict(pickle_machine *m, const zn_pickle_value *args,
     return ZINC_OK;
 }
 
+static bool in_module(const zn_pickle_value *callable, const char *module)
+{
+    const size_t n = strlen(module);
+    return callable->u.global.n_module >= n && memcmp(callable->u.global.module, module, n) == 0 &&
+           (callable->u.global.n_module == n || callable->u.global.module[n] == '.');
+}
+
+/* Nothing is ever called, so an object of a class that we do not know does no harm. But a call that
+ * only an attack would have in a checkpoint says that the file is one. */
+static zinc_status refuse_attack(const pickle_machine *m, const zn_pickle_value *callable)
+{
+    static const char *const modules[] = {"os",     "posix",     "nt",    "subprocess", "sys",
+                                          "shutil", "importlib", "runpy", "socket",     "pty",
+                                          "ctypes", "code",      "pip",   "webbrowser", "pickle"};
+    static const char *const functions[] = {"eval",     "exec",    "compile",    "open",
+                                            "getattr",  "setattr", "__import__", "globals",
+                                            "execfile", "input",   "breakpoint", "vars"};
+    bool attack = false;
+    if (callable->kind != ZN_PICKLE_GLOBAL)
+        return ZINC_OK;
+    for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
+        attack = attack || in_module(callable, modules[i]);
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
+        attack = attack || zn_pickle_is_global(callable, "builtins", functions[i]) ||
+                 zn_pickle_is_global(callable, "__builtin__", functions[i]);
+    if (attack)
+        ZN_FAIL(ZINC_E_FORMAT,
+                "%s: the pickle asks at byte %zu to call %.*s.%.*s, which no checkpoint needs: the "
+                "file is an attack. Nothing of it was run; do not load it with Python",
+                m->where, m->op_at, (int)callable->u.global.n_module, callable->u.global.module,
+                (int)callable->u.global.n_name, callable->u.global.name);
+    return ZINC_OK;
+}
+
 /* A wrapper gives its argument: torch.Size(tuple), _rebuild_parameter(tensor, …),
  * _rebuild_from_type_v2(function, type, args, state). */
 zinc_status zn_pickle_reduce(pickle_machine *m, zn_pickle_value *callable, zn_pickle_value *args,
@@ -156,6 +190,7 @@ zinc_status zn_pickle_reduce(pickle_machine *m, zn_pickle_value *callable, zn_pi
         callable = args->u.seq.items[0];
         args = args->u.seq.items[2];
     }
+    ZN_TRY(refuse_attack(m, callable));
     if (zn_pickle_is_global(callable, "torch._utils", "_rebuild_tensor_v2"))
         return rebuild_tensor(m, args, out);
     if (zn_pickle_is_global(callable, "torch._utils", "_rebuild_parameter") &&

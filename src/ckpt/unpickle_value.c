@@ -97,3 +97,9 @@ const zn_pickle_value *zn_pickle_get(const zn_pickle_value *dict, const char *ke
 {
     return zn_pickle_get_n(dict, key, strlen(key));
 }
+
+const zn_pickle_value *zn_pickle_attribute(const zn_pickle_value *object, const char *name)
+{
+    return zn_pickle_is(object, ZN_PICKLE_OPAQUE) ? zn_pickle_get(object->u.opaque.state, name)
+                                                  : NULL;
+}

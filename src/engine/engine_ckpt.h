@@ -43,8 +43,8 @@ ZINC_MUST_CHECK zinc_status zn_zero_restore_ckpt(zn_zero *zero, zn_comm *comm,
 /** The same of a trainer's engine, with the counts and the loss Collective. */
 ZINC_MUST_CHECK zinc_status zn_engine_restore(zn_engine *engine, zn_ckpt *ckpt);
 
-/** The same from a DeepSpeed checkpoint of any world size and stage; of the loss scale nothing is
- *  taken. `spec` is the model's. Collective. Errors: E_CONFIG, E_FORMAT. */
+/** The same from a DeepSpeed checkpoint of any world size and stage. `spec` is the model's.
+ * Collective. Errors: E_CONFIG, E_FORMAT. */
 ZINC_MUST_CHECK zinc_status zn_engine_restore_ds(zn_engine *engine, const zn_model_spec *spec,
                                                  const zn_optim_ops *optim,
                                                  const zn_ds_checkpoint *ckpt);

@@ -75,9 +75,11 @@ zinc_status zn_engine_restore_ds(zn_engine *engine, const zn_model_spec *spec,
     ZN_TRY_GOTO(zn_comm_agree(comm, match(list, spec, &from)));
     ZN_TRY_GOTO(zn_zero_restore(zn_engine_zero(engine), read_range, &from));
     zn_ds_progress(ckpt, &steps, &skipped, &samples);
+    zn_loss_scaler scaler = zn_loss_scaler_none();
+    (void)zn_ds_scaler(ckpt, &scaler);
     zn_engine_set_progress(engine, &(zn_engine_progress){.n_applied = steps - skipped,
                                                          .n_skipped = skipped,
-                                                         .scaler = zn_loss_scaler_none()});
+                                                         .scaler = scaler});
     if (zn_comm_rank(comm) == 0)
         zn_info("ckpt", "assigned %d of %d parameters, and %d states of each that is trained",
                 list->n_specs, list->n_specs, optim->n_states);

@@ -124,8 +124,7 @@ static zinc_status check_zinc(zn_train_setup *s, bool tell)
     return ZINC_OK;
 }
 
-/* DeepSpeed keeps neither the order of the samples nor, in a form that can be read, the loss
- * scale: both are this run's own. */
+/* DeepSpeed does not keep the order of the samples: it is this run's own. */
 static zinc_status check_ds_counts(const zn_train_setup *s, int64_t steps, int64_t skipped,
                                    int64_t samples)
 {
@@ -143,15 +142,18 @@ static zinc_status check_ds_counts(const zn_train_setup *s, int64_t steps, int64
 static zinc_status check_deepspeed(zn_train_setup *s, bool tell)
 {
     zn_ds_checkpoint *ckpt = NULL;
+    zn_loss_scaler scaler;
     int64_t steps, skipped, samples;
     ZN_TRY(zn_ds_open(s->resume.dir, &ckpt));
     zn_ds_progress(ckpt, &steps, &skipped, &samples);
     if (tell)
         zn_info("train",
                 "going on after step %lld of the DeepSpeed checkpoint %s (%d ranks, stage %d): "
-                "weights, optimizer state and counts; the order of the samples%s is this run's",
-                (long long)steps, s->resume.dir, zn_ds_n_ranks(ckpt), zn_ds_stage(ckpt),
-                s->values->fp16.enabled ? " and the loss scale" : "");
+                "weights, optimizer state, counts%s; the order of the samples is this run's",
+                (long long)steps, s->resume.dir, zn_ds_n_ranks(ckpt) > 0 ? zn_ds_n_ranks(ckpt) : 1,
+                zn_ds_stage(ckpt),
+                s->values->fp16.enabled && zn_ds_scaler(ckpt, &scaler) ? " and the loss scale"
+                                                                       : "");
     zn_ds_close(ckpt);
     s->resume.step = steps;
     return check_ds_counts(s, steps, skipped, samples);

@@ -44,7 +44,7 @@ static void check_recorded(const char *folder, int stage)
     snprintf(path, sizeof path, DATA "%s", folder);
     assert_ok(zn_ds_open(path, &ckpt));
     assert_int_equal(zn_ds_stage(ckpt), stage);
-    assert_int_equal(zn_ds_n_ranks(ckpt), 2);
+    assert_int_equal(zn_ds_n_ranks(ckpt), stage == 0 ? 0 : 2);
     for (; fscanf(expected, "%127s %63s %" SCNx64, name, shape, &want) == 3; n++) {
         const int i = find(ckpt, name);
         const zn_tensor_plan plan = zn_ds_at(ckpt, i);
@@ -65,8 +65,35 @@ static void check_recorded(const char *folder, int stage)
 static void recorded_checkpoints_give_the_weights_deepspeed_exports(void **state)
 {
     (void)state;
+    check_recorded("stage0_fp32", 0);
+    check_recorded("stage0_fp16", 0);
+    check_recorded("stage2_fp16", 2);
     check_recorded("stage2_bf16", 2);
     check_recorded("stage3_bf16", 3);
+}
+
+static void the_loss_scale_is_read_from_every_stage(void **state)
+{
+    static const struct {
+        const char *folder;
+        double scale;
+        int64_t iteration, last_overflow;
+    } runs[] = {{"stage0_fp16", 2097152, 3, -1}, {"stage2_fp16", 262144, 3, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        char path[512];
+        zn_ds_checkpoint *ckpt = NULL;
+        zn_loss_scaler scaler;
+        snprintf(path, sizeof path, DATA "%s", runs[i].folder);
+        assert_ok(zn_ds_open(path, &ckpt));
+        assert_true(zn_ds_scaler(ckpt, &scaler));
+        assert_true(scaler.dynamic && scaler.scale == runs[i].scale);
+        assert_int_equal(scaler.window, 2);
+        assert_int_equal(scaler.iteration, runs[i].iteration);
+        assert_int_equal(scaler.last_overflow, runs[i].last_overflow);
+        assert_int_equal(scaler.hysteresis_left, 1);
+        zn_ds_close(ckpt);
+    }
 }
 
 /* See make_checkpoints.py: weight k is 1000 k, 1000 k + 1, … */
@@ -229,6 +256,7 @@ static void every_failing_allocation_is_reported(void **state)
 static const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
     TEST(recorded_checkpoints_give_the_weights_deepspeed_exports),
+    TEST(the_loss_scale_is_read_from_every_stage),
     TEST(uneven_groups_on_three_ranks_give_whole_weights),
     TEST(stage_0_is_read_from_the_module),
     TEST(missing_files_are_named),

@@ -69,22 +69,43 @@ static void a_call_of_an_unknown_global_is_an_opaque_object(void **state)
 {
     (void)state;
     zn_pickle *pickle = NULL;
-    static const char exact[] = "\x80\2cos\nsystem\nX\x15\0\0\0touch /tmp/zinc-pwned\x85R.";
+    static const char exact[] = "\x80\2cargparse\nNamespace\nK\1\x85R.";
     assert_ok(parse(exact, sizeof exact - 1, &pickle));
     const zn_pickle_value *root = zn_pickle_root(pickle);
     assert_int_equal(root->kind, ZN_PICKLE_OPAQUE);
-    assert_true(zn_pickle_is_global(root->u.opaque.callable, "os", "system"));
-    assert_false(zn_fs_exists("/tmp/zinc-pwned"));
+    assert_true(zn_pickle_is_global(root->u.opaque.callable, "argparse", "Namespace"));
     zn_pickle_destroy(pickle);
 }
 
-static void items_and_state_of_opaque_objects_are_ignored(void **state)
+static void a_call_that_only_an_attack_has_is_refused_and_not_made(void **state)
+{
+    static const char *const calls[] = {
+        "os\nsystem",           "posix\nsystem",  "nt\nsystem",
+        "subprocess\nPopen",    "builtins\neval", "builtins\nexec",
+        "__builtin__\ngetattr", "os.path\njoin",  "runpy\nrun_path"};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof calls / sizeof calls[0]; i++) {
+        char bytes[200];
+        zn_pickle *pickle = NULL;
+        /* by REDUCE and by NEWOBJ */
+        const int n =
+            snprintf(bytes, sizeof bytes, "\x80\2c%s\nX%c%c%c%ctouch /tmp/zinc-pwned\x85%c.",
+                     calls[i / 2], 0x15, 0, 0, 0, i % 2 ? 'R' : '\x81');
+        assert_fails(parse(bytes, (size_t)n, &pickle), ZINC_E_FORMAT, "which no checkpoint needs");
+        assert_false(zn_fs_exists("/tmp/zinc-pwned"));
+    }
+}
+
+static void opaque_objects_keep_their_attributes_and_no_items(void **state)
 {
     (void)state;
-    static const char bytes[] = "\x80\2cm\nD\n)\x81q\0(K\1K\2u}bX\1\0\0\0aK\3s.";
+    static const char bytes[] = "\x80\2cm\nD\n)\x81q\0(K\1K\2u}X\1\0\0\0cK\7sbX\1\0\0\0aK\3s.";
     zn_pickle *pickle = NULL;
     assert_ok(parse(bytes, sizeof bytes - 1, &pickle));
-    assert_int_equal(zn_pickle_root(pickle)->kind, ZN_PICKLE_OPAQUE);
+    const zn_pickle_value *root = zn_pickle_root(pickle);
+    assert_int_equal(root->kind, ZN_PICKLE_OPAQUE);
+    assert_int_equal(zn_pickle_attribute(root, "c")->u.integer, 7);
+    assert_null(zn_pickle_attribute(root, "a"));
     zn_pickle_destroy(pickle);
 }
 
@@ -195,7 +216,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(plain_values_are_built),
     cmocka_unit_test(tensors_point_into_their_storage),
     cmocka_unit_test(a_call_of_an_unknown_global_is_an_opaque_object),
-    cmocka_unit_test(items_and_state_of_opaque_objects_are_ignored),
+    cmocka_unit_test(a_call_that_only_an_attack_has_is_refused_and_not_made),
+    cmocka_unit_test(opaque_objects_keep_their_attributes_and_no_items),
     cmocka_unit_test(damaged_and_hostile_pickles_are_refused),
     cmocka_unit_test(deep_nests_are_refused_and_do_not_recurse),
     cmocka_unit_test(a_list_that_contains_itself_is_harmless),

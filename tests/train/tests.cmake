@@ -31,6 +31,7 @@ if(TARGET zinc)
   zn_train_test(bits_of_optimizers_bf16 same_bits.py optimizers:gpt2:bf16:2)
   zn_train_test(bits_4_ranks same_bits.py stages:llama3:float32:4)
   foreach(case bits:float32 bits:bf16 bits:fp16 other refuse damage kill signals
+          deepspeed:stage0_fp32 deepspeed:stage0_fp16 deepspeed:stage2_fp16
           deepspeed:stage1_fp32 deepspeed:stage2_bf16 deepspeed:stage3_bf16)
     string(REPLACE ":" "_" name ${case})
     zn_train_test(resume_${name} resume.py ${case})

@@ -48,9 +48,12 @@ def fnv(data):
 def masters():
     """The fp32 weights by name, from whatever the optimizer keeps."""
     from deepspeed.utils import safe_get_full_fp32_param
-    found = {}
+    found, flats, at = {}, getattr(engine.optimizer, "fp32_groups_flat", None), 0
     for key, p in engine.module.named_parameters():
-        full = safe_get_full_fp32_param(p)
+        if stage == 0 and flats is not None:  # one group, in the order of the module
+            full, at = flats[0].detach()[at:at + p.numel()].view(p.shape), at + p.numel()
+        else:
+            full = safe_get_full_fp32_param(p)
         found[key] = (full if full is not None else p.detach()).float()
     return found
 
@@ -76,7 +79,7 @@ for step in range(1, STEPS + 1):
         if rank == 0:
             with open(os.path.join(root, "expected.txt"), "w", encoding="utf-8") as f:
                 for key, value in sorted(weights.items()):
-                    shape = ",".join(map(str, value.shape))
+                    shape = "x".join(map(str, value.shape))
                     f.write(f"{key} {shape} {fnv(value.contiguous().numpy().tobytes()):016x}\n")
 if rank == 0:
     for extra in glob.glob(os.path.join(root, "zero_to_fp32.py")):
