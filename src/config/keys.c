@@ -466,7 +466,8 @@ const zn_key zn_keys[] = {
       .doc = "sets the stage: FULL_SHARD 3, SHARD_GRAD_OP 3 with reshard_after_forward false, "
              "NO_SHARD 0; the HYBRID ones as the first two, inside a node"),
     H("fsdp.reshard_after_forward", BOOL, "true", TO(BOOL, zero.reshard_after_forward),
-      .doc = "false: a unit stays gathered from its forward to its backward, stage 3"),
+      .doc = "stage 3; false: a unit stays gathered from its forward to its backward; true, or a "
+             "strategy that means it: stage3_max_reuse_distance is 0 unless given"),
     H("fsdp.shard_size", INT, "0", .max = 2147483647, TO(I64, zero.shard_size),
       .doc = "consecutive ranks that hold what is sharded once between them, the others have "
              "copies; 0: all ranks, HYBRID: the ranks of a node"),

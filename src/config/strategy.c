@@ -65,6 +65,14 @@ static void keep_units(zn_config *config)
     }
 }
 
+/* FSDP lets every unit go after its forward; DeepSpeed's defaults keep the next 1e9 elements. */
+static void release_units(zn_config *config)
+{
+    zn_slot *slot = zn_slot_at(config->resolved, "zero_optimization.stage3_max_reuse_distance");
+    if (slot->source == ZN_FROM_DEFAULT)
+        derive(slot, 0, "fsdp.reshard_after_forward is true");
+}
+
 static zinc_status apply(zn_config *config, const zn_config_facts *facts, const zn_slot *slot,
                          const strategy *s)
 {
@@ -138,8 +146,11 @@ zinc_status zn_config_resolve_strategy(zn_config *config, const zn_config_facts 
     if (slot->state == ZN_SLOT_GIVEN)
         ZN_TRY(apply(config, facts, slot, find(slot)));
     ZN_TRY(check_groups(config, facts->world_size));
-    if (!zn_slot_at(config->resolved, "fsdp.reshard_after_forward")->flag)
+    const zn_slot *reshard = zn_slot_at(config->resolved, "fsdp.reshard_after_forward");
+    if (!reshard->flag)
         keep_units(config);
+    else if (reshard->source != ZN_FROM_DEFAULT)
+        release_units(config);
     if (strcasecmp(prefetch->text, "NO_PREFETCH") == 0 && bucket->source == ZN_FROM_DEFAULT)
         derive(bucket, 0, "fsdp.backward_prefetch is NO_PREFETCH");
     return ZINC_OK;

@@ -30,9 +30,15 @@ static void a_strategy_sets_the_stage_and_says_so(void **state)
     }
 }
 
-static void a_unit_that_is_not_resharded_is_always_near_its_reuse(void **state)
+static void a_unit_is_let_go_after_forward_or_never_as_the_strategy_says(void **state)
 {
     (void)state;
+    zn_config *full = resolved("{" MB "\"fsdp\":{\"sharding_strategy\":\"FULL_SHARD\"}}", 2);
+    assert_int_equal(zn_config_get(full)->zero.max_reuse_distance, 0);
+    zn_config_destroy(full);
+    zn_config *plain = resolved("{" MB "\"zero_optimization\":{\"stage\":3}}", 2);
+    assert_int_equal(zn_config_get(plain)->zero.max_reuse_distance, 1000000000);
+    zn_config_destroy(plain);
     zn_config *config = resolved("{" MB "\"zero_optimization\":{\"stage\":3},"
                                  "\"fsdp\":{\"reshard_after_forward\":false}}",
                                  2);
@@ -115,7 +121,7 @@ static void no_prefetch_switches_prefetching_off(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_strategy_sets_the_stage_and_says_so),
-    cmocka_unit_test(a_unit_that_is_not_resharded_is_always_near_its_reuse),
+    cmocka_unit_test(a_unit_is_let_go_after_forward_or_never_as_the_strategy_says),
     cmocka_unit_test(a_stage_that_is_not_the_strategys_is_refused),
     cmocka_unit_test(hybrid_shards_over_the_ranks_of_a_node_or_as_many_as_are_given),
     cmocka_unit_test(groups_that_cannot_be_are_refused_by_name),
