@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of transformers with torch's fused AdamW in one process; prints one JSON object."""
 import argparse
-import json
-import time
+import contextlib
 
 import shapes
 
@@ -11,27 +10,29 @@ import shapes
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     shapes.arguments(parser)
+    parser.add_argument("--autocast", action="store_true", help="bf16 by torch.autocast over fp32 weights")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
     args = parser.parse_args()
     import torch
 
     torch.set_num_threads(args.threads)
-    model = shapes.torch_model(args.model, args.dtype)
+    model = shapes.torch_model(args.model, args.dtype, args.folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    vocabulary = shapes.SHAPES[args.model]["vocab_size"]
-    walls, cpus = [], []
-    for step in range(args.steps + 1):
+    forward = torch.compile(model) if args.compile else model
+    vocabulary = model.config.vocab_size
+
+    def step():
         ids = torch.randint(vocabulary, (args.rows, args.tokens))
-        wall, cpu = time.perf_counter(), time.process_time()
-        loss = model(input_ids=ids, labels=ids).loss
+        with torch.autocast("cpu", dtype=torch.bfloat16) if args.autocast else contextlib.nullcontext():
+            loss = forward(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if step > 0:
-            walls.append(time.perf_counter() - wall)
-            cpus.append(time.process_time() - cpu)
-    print(json.dumps({"who": f"transformers {args.dtype}", "model": args.model, "ranks": 1, "threads": args.threads,
-                      "tokens": args.rows * args.tokens, "step_s": walls, "cpu_s": cpus}))
+
+    walls, first = shapes.timed_steps(step, args.steps)
+    who = f"transformers {'autocast' if args.autocast else args.dtype}{' compiled' if args.compile else ''}"
+    shapes.report(who, args, 1, walls, first, shapes.peak_mib())
 
 
 if __name__ == "__main__":

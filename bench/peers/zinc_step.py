@@ -3,12 +3,14 @@
 """The same steps by `zinc train`; prints one JSON object as the peers do."""
 import argparse
 import json
+import os
 import pathlib
 import random
 import resource
 import struct
 import subprocess
 import tempfile
+import time
 
 import shapes
 
@@ -30,6 +32,18 @@ def write_files(folder, args):
             "--save_steps", 0]
 
 
+def first_row(process, metrics):
+    """Wait for the process; return when the first row of its metrics was there."""
+    first = None
+    while process.poll() is None:
+        if first is None and metrics.exists() and "\n" in metrics.read_text():
+            first = time.time()
+        time.sleep(0.02)
+    if process.returncode:
+        raise SystemExit(f"zinc train failed ({process.returncode})")
+    return first or time.time()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     shapes.arguments(parser)
@@ -38,16 +52,16 @@ def main():
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("more", nargs="*", help="further arguments of zinc train, after --")
     args = parser.parse_args()
+    first = ["chrt", "-r", "1"] if os.environ.get("PEER_REALTIME") else []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         command = [args.zinc, *write_files(folder, args), "--ranks", args.ranks, "--max_steps", args.steps + 1, *args.more]
-        subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([*first, *map(str, command)], stderr=subprocess.DEVNULL)
+        done = first_row(process, folder / "out/metrics.jsonl")
         rows = [json.loads(line) for line in (folder / "out/metrics.jsonl").open()]
-    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(json.dumps({"who": f"zinc ZeRO-{args.stage} {args.dtype}", "model": args.model, "ranks": args.ranks,
-                      "threads": args.threads, "tokens": args.ranks * args.rows * args.tokens,
-                      "step_s": [row["step_ms"] / 1e3 for row in rows[1:]],
-                      "whole_run_cpu_s": cpu.ru_utime + cpu.ru_stime}))
+    # ranks are threads: one process
+    shapes.report(f"zinc ZeRO-{args.stage} {args.dtype}", args, args.ranks, [row["step_ms"] / 1e3 for row in rows[1:]], done,
+                  resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@
 typedef enum zn_bench_limit_kind {
     ZN_BENCH_NO_LIMIT,
     ZN_BENCH_FMA,    /* FLOP/s */
+    ZN_BENCH_BF16,   /* FLOP/s of bf16 products */
     ZN_BENCH_COPY,   /* bytes/s, read and written ones added */
     ZN_BENCH_UPDATE, /* bytes/s of reading and writing in place, the most a step streams */
     ZN_BENCH_N_LIMITS,
@@ -66,6 +67,7 @@ ZINC_MUST_CHECK zinc_status zn_bench_emit(const zn_bench *b, const zn_bench_row 
 ZINC_MUST_CHECK zinc_status zn_bench_memory(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_flops(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_gemm(zn_bench *b);
+ZINC_MUST_CHECK zinc_status zn_bench_gemm_bf16(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_attention(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_norm(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_loss(zn_bench *b);

@@ -13,9 +13,7 @@
 #define ROWS 4
 #define TOKENS 256
 #define N (ROWS * TOKENS)
-#define HEAD_ROWS                                                                                  \
-    84 /* logits are made in tiles of rows of 16 MiB; four times that is tried too                 \
-        */
+#define HEAD_ROWS 512 /* of a tile of logits */
 
 typedef struct shape {
     const char *name;
@@ -73,11 +71,31 @@ static zinc_status each_shape(zn_bench *b, zinc_status (*run)(zn_bench *, const 
 
 typedef struct operands {
     float *x, *w, *y;
+    float *scratch; /* NULL: fp32 products; else of gemm_bf16: x and y are rounded, w is bf16 */
 } operands;
+
+static zinc_status product_bf16(const zn_bench *b, const matrix *m, int kind, const operands *o)
+{
+    const int64_t R = m->n_rows, I = m->in, O = m->out;
+    zn_operand x = {.p = o->x, .dtype = ZN_DTYPE_F32, .ld = I}, y = x, w = x;
+    y.p = o->y;
+    y.ld = O;
+    w.p = o->w;
+    w.dtype = ZN_DTYPE_BF16;
+    w.trans = kind == 0;
+    y.trans = kind == 2;
+    if (kind == 0)
+        return b->k->gemm_bf16(b->s, R, O, I, &x, &w, false, o->y, O, o->scratch);
+    if (kind == 1)
+        return b->k->gemm_bf16(b->s, R, I, O, &y, &w, false, o->x, I, o->scratch);
+    return b->k->gemm_bf16(b->s, O, I, R, &y, &x, true, o->w, I, o->scratch);
+}
 
 static zinc_status product(const zn_bench *b, const matrix *m, int kind, const operands *o)
 {
     const int64_t R = m->n_rows, I = m->in, O = m->out;
+    if (o->scratch)
+        return product_bf16(b, m, kind, o);
     if (kind == 0)
         return b->k->gemm(b->s, false, true, R, O, I, 1, o->x, I, o->w, I, 0, o->y, O);
     if (kind == 1)
@@ -90,7 +108,8 @@ static zinc_status bench_matrix(zn_bench *b, const shape *s, const matrix *m, co
     static const char *const kinds[] = {"forward", "dx", "dw"};
     for (int kind = 0; kind < 3; kind++) {
         char name[160];
-        snprintf(name, sizeof name, "gemm.%s.%s.%s", s->name, m->name, kinds[kind]);
+        snprintf(name, sizeof name, "gemm%s.%s.%s.%s", o->scratch ? "_bf16" : "", s->name, m->name,
+                 kinds[kind]);
         if (!zn_bench_wants(b, name))
             continue;
         zn_bench_clock clock = zn_bench_start(b);
@@ -98,21 +117,20 @@ static zinc_status bench_matrix(zn_bench *b, const shape *s, const matrix *m, co
             ZN_TRY(product(b, m, kind, o));
         ZN_TRY(zn_bench_rate(b, name, "GFLOP/s",
                              2 * (double)m->n_rows * (double)m->in * (double)m->out, clock.best,
-                             ZN_BENCH_FMA));
+                             o->scratch ? ZN_BENCH_BF16 : ZN_BENCH_FMA));
     }
     return ZINC_OK;
 }
 
-static zinc_status gemm_of(zn_bench *b, const shape *s)
+static zinc_status products_of(zn_bench *b, const shape *s, bool bf16)
 {
     const matrix matrices[] = {{"qkv", N, s->C, (s->H + 2 * s->K) * s->D},
                                {"o", N, s->H * s->D, s->C},
                                {"up", N, s->C, s->F},
                                {"down", N, s->F, s->C},
-                               {"head", HEAD_ROWS, s->C, s->V},
-                               {"head_4_tiles", 4 * HEAD_ROWS, s->C, s->V}};
+                               {"head", HEAD_ROWS, s->C, s->V}};
     int64_t most_x = 0, most_w = 0, most_y = 0;
-    operands o;
+    operands o = {0};
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
         const matrix *m = &matrices[i];
         most_x = m->n_rows * m->in > most_x ? m->n_rows * m->in : most_x;
@@ -122,14 +140,32 @@ static zinc_status gemm_of(zn_bench *b, const shape *s)
     ZN_TRY(zn_bench_numbers(b, most_x, 1, &o.x));
     ZN_TRY(zn_bench_numbers(b, most_w, 1, &o.w));
     ZN_TRY(zn_bench_numbers(b, most_y, 1, &o.y));
+    if (bf16)
+        ZN_TRY(zn_bench_numbers(b, zn_gemm_bf16_scratch(s->V, b->p->n_threads), 0, &o.scratch));
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
         ZN_TRY(bench_matrix(b, s, &matrices[i], &o));
     return ZINC_OK;
 }
 
+static zinc_status gemm_of(zn_bench *b, const shape *s)
+{
+    return products_of(b, s, false);
+}
+
+static zinc_status gemm_bf16_of(zn_bench *b, const shape *s)
+{
+    return products_of(b, s, true);
+}
+
 zinc_status zn_bench_gemm(zn_bench *b)
 {
     return each_shape(b, gemm_of);
+}
+
+/* No rows where fp32 products are faster: nothing uses bf16 ones there. */
+zinc_status zn_bench_gemm_bf16(zn_bench *b)
+{
+    return zn_kernels_bf16_pays(b->k) ? each_shape(b, gemm_bf16_of) : ZINC_OK;
 }
 
 /* ---- attention ---- */

@@ -16,16 +16,16 @@ typedef struct group {
 } group;
 
 static const group groups[] = {
-    {"memory", zn_bench_memory},       {"flops", zn_bench_flops}, {"gemm", zn_bench_gemm},
-    {"attention", zn_bench_attention}, {"norm", zn_bench_norm},   {"loss", zn_bench_loss},
-    {"optimizer", zn_bench_optimizer}, {"comm", zn_bench_comm},   {"disk", zn_bench_disk},
-    {"startup", zn_bench_startup},
+    {"memory", zn_bench_memory},       {"flops", zn_bench_flops},         {"gemm", zn_bench_gemm},
+    {"gemm_bf16", zn_bench_gemm_bf16}, {"attention", zn_bench_attention}, {"norm", zn_bench_norm},
+    {"loss", zn_bench_loss},           {"optimizer", zn_bench_optimizer}, {"comm", zn_bench_comm},
+    {"disk", zn_bench_disk},           {"startup", zn_bench_startup},
 };
 #define N_GROUPS ((int)(sizeof groups / sizeof groups[0]))
 
 const char *zn_bench_group_names(void)
 {
-    return "memory, flops, gemm, attention, norm, loss, optimizer, comm, disk, startup";
+    return "memory, flops, gemm, gemm_bf16, attention, norm, loss, optimizer, comm, disk, startup";
 }
 
 /* ---- the clock ---- */
@@ -92,6 +92,8 @@ zinc_status zn_bench_limit(zn_bench *b, zn_bench_limit_kind kind, double *out)
     const int n = b->p->n_threads;
     if (*limit == 0 && kind == ZN_BENCH_FMA)
         *limit = zn_peak_flops(n, PEAK_SECONDS);
+    else if (*limit == 0 && kind == ZN_BENCH_BF16)
+        *limit = zn_peak_bf16_flops(n, PEAK_SECONDS);
     else if (*limit == 0 && kind == ZN_BENCH_COPY)
         ZN_TRY(zn_bench_stream(b, ZN_BENCH_LOOP_COPY, n, limit));
     else if (*limit == 0 && kind == ZN_BENCH_UPDATE)

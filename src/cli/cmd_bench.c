@@ -108,7 +108,8 @@ const zn_command zn_command_bench = {
     .max_positional = -1,
     .options = options,
     .n_options = (int)(sizeof options / sizeof options[0]),
-    .epilog = "Names: memory, flops, gemm, attention, norm, loss, optimizer, comm, disk, startup,\n"
+    .epilog = "Names: memory, flops, gemm, gemm_bf16, attention, norm, loss, optimizer, comm, "
+              "disk, startup,\n"
               "or how a row's name begins:\n"
               "  zinc bench gemm.gpt2 optimizer --threads 1\n",
     .run = run_bench,

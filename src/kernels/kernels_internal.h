@@ -37,6 +37,10 @@ zinc_status zn_gemm_bf16_dot(zn_stream *s, int64_t M, int64_t N, int64_t K, cons
 zinc_status zn_gemm_bf16_amx(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
                              const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
 
+/** Between these the calling thread's tiles are 16 rows of 64 bytes (AMX only). */
+void zn_tiles_begin(void);
+void zn_tiles_end(void);
+
 /** Check that an optimizer call's types are among f32, bf16, f16. Errors: E_INVALID. */
 ZINC_MUST_CHECK zinc_status zn_check_update(const char *name, const zn_update_args *args);
 /** Check that `dtype` is f32, bf16 or f16. Errors: E_INVALID names the kernel. */

@@ -366,10 +366,11 @@ static zinc_status append_summary(const zn_observer *o, double peak, zn_buf *out
     ZN_TRY(append_share(o, "optimizer", t->phase[ZN_PHASE_STEP], 0, 0, out));
     ZN_TRY(append_share(o, "other", t->phase[ZN_PHASE_LOGGING], 0, 0, out));
     ZN_TRY(append_sent(o, out));
-    return zn_buf_printf(out,
-                         "\n  peak: %.4g GFLOP/s of fused multiply-adds, measured at the start. "
-                         "Backward has the head's forward.",
-                         peak * 1e-9);
+    return zn_buf_printf(
+        out,
+        "\n  peak: %.4g GFLOP/s of multiply-adds between registers, measured at the start. "
+        "Backward has the head's forward.",
+        peak * 1e-9);
 }
 
 zinc_status zn_observer_summary(const zn_observer *observer, double peak_flops,

@@ -384,7 +384,10 @@ static zinc_status train_loop(rank_run *run)
 /* What the cores of all ranks could do. Threads beyond this machine's cores add nothing. */
 static double peak_flops(const zn_train_setup *s)
 {
-    const double core = s->o->peak_flops > 0 ? s->o->peak_flops : zn_peak_flops(1, PEAK_SECONDS);
+    double core = s->o->peak_flops;
+    if (core <= 0)
+        core = s->values->bf16.enabled ? zn_peak_bf16_flops(1, PEAK_SECONDS)
+                                       : zn_peak_flops(1, PEAK_SECONDS);
     const int n = s->n_ranks * s->threads, cores = zn_sys_cores();
     return core * (strcmp(s->o->comm, "thread") == 0 && n > cores ? cores : n);
 }

@@ -9,6 +9,7 @@ static void there_is_a_peak_for_one_thread_and_for_several(void **state)
     (void)state;
     assert_true(zn_peak_flops(1, 0.001) > 1e6);
     assert_true(zn_peak_flops(2, 0.001) > 1e6);
+    assert_true(zn_peak_bf16_flops(2, 0.001) > 1e6);
 }
 
 static const struct CMUnitTest tests[] = {

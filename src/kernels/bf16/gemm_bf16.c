@@ -279,12 +279,12 @@ static const struct __attribute__((aligned(64))) tile_config {
     .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE},
 };
 
-__attribute__((target("amx-tile"))) static void tiles_begin(void)
+__attribute__((target("amx-tile"))) void zn_tiles_begin(void)
 {
     _tile_loadconfig(&eight_tiles);
 }
 
-__attribute__((target("amx-tile"))) static void tiles_end(void)
+__attribute__((target("amx-tile"))) void zn_tiles_end(void)
 {
     _tile_release();
 }
@@ -304,10 +304,10 @@ static void share(const product *p, uint16_t *a, const uint16_t *b, int64_t n0, 
     }
     const int64_t size = 2 * TILE_ELEMS * ((k1 - k0 + TILE_K - 1) / TILE_K);
     if (p->panel == panel_amx)
-        tiles_begin();
+        zn_tiles_begin();
     block(p, a, b + (at - n0) / PANEL * size, m_at, m_end, at, end, k0, k1);
     if (p->panel == panel_amx)
-        tiles_end();
+        zn_tiles_end();
 }
 
 static zinc_status run(zn_stream *s, const product *p, int64_t K, uint16_t *scratch)
