@@ -14,12 +14,15 @@ skip() {
 }
 [ "$(id -u)" = 0 ] || skip "needs root for slurmd"
 export PATH=$PATH:/usr/sbin:/sbin
-for program in munged slurmctld slurmd srun sbatch salloc scancel sinfo; do
+for program in munged slurmctld slurmd srun sbatch salloc scancel sinfo unshare; do
     command -v $program >/dev/null || skip "needs $program"
 done
 
 state=$(mktemp -d /var/tmp/zinc_slurm.XXXXXX)
 chmod 755 "$state" # munged wants to be reached
+cp "$zinc" "$state/zinc" # the nodes have a /tmp of their own, where build and source may stand
+cp -r "$data/model/llama" "$state/llama"
+zinc=$state/zinc
 started=()
 down() {
     local pid n
@@ -81,8 +84,11 @@ start munged munged --foreground --force --key-file="$state/key" --socket="$stat
     --log-file="$state/munged.out" --seed-file="$state/seed"
 for ((n = 0; n < 100; n++)); do [ -S "$state/munge.sock" ] && break || sleep 0.05; done
 start slurmctld slurmctld -D -c -f "$SLURM_CONF"
-start z1 slurmd -D -N z1 -f "$SLURM_CONF"
-start z2 slurmd -D -N z2 -f "$SLURM_CONF"
+for node in z1 z2; do # a /tmp and shared memory each: PMIx and Open MPI name files there as if a machine had one node
+    mkdir -m 1777 "$state/tmp_$node"
+    start $node unshare --mount sh -c 'mount --make-rprivate / && mount --bind "$0" /tmp && mount -t tmpfs -o mode=1777 shm /dev/shm && exec "$@"' "$state/tmp_$node" \
+        slurmd -D -N $node -f "$SLURM_CONF"
+done
 for ((n = 0; n < 100; n++)); do
     [ "$(timeout 5 sinfo --noheader --Node --format '%t' 2>/dev/null | grep -c idle)" = 2 ] && break || sleep 0.2
 done
@@ -171,7 +177,7 @@ expect 0 "--signal reaches the ranks" 'rank 0 is told' 'rank 1 is told' 'rank 2 
 python3 -c 'import json
 for i in range(16): print(json.dumps({"input_ids": [(7 * i + 13 * j) % 300 for j in range(8 + i)]}))' >rows.jsonl
 echo '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}' >ds.json
-train="zinc train --model $data/model/llama --train_file rows.jsonl --threads 1 --per_device_train_batch_size 1 --deepspeed ds.json"
+train="zinc train --model $state/llama --train_file rows.jsonl --threads 1 --per_device_train_batch_size 1 --deepspeed ds.json"
 $train --ranks 2 --max_steps 3 --output_dir whole >said 2>&1
 same() { cmp whole/model.safetensors "$1/model.safetensors" || exit 1; }
 
@@ -199,5 +205,12 @@ if zinc env | grep -q '^mpi .*MPI' && command -v mpirun >/dev/null; then
         alloc srun --nodes 1 --ntasks 2 --mpi=pmix $train --comm mpi --max_steps 3 --output_dir pmix
         expect 0 "zinc train under srun" 'is in pmix'
         same pmix
+        $train --ranks 4 --max_steps 3 --output_dir four >said 2>&1
+        alloc srun --nodes 2 --ntasks 4 --mpi=pmix $train --comm mpi --max_steps 3 --output_dir nodes
+        expect 0 "zinc train under srun over two nodes, two ranks each" 'is in nodes'
+        cmp four/model.safetensors nodes/model.safetensors
+        alloc "$zinc" launch $train --max_steps 3 --output_dir launched
+        expect 0 "zinc launch zinc train in an allocation of two nodes" 'is in launched'
+        cmp four/model.safetensors launched/model.safetensors
     fi
 fi
