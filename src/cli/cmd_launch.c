@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/fs.h"
+#include "cli/accelerate_launch.h"
 #include "cli/cli.h"
 #include "launch/launch.h"
 
@@ -18,6 +20,8 @@
     }
 
 static const zn_option options[] = {
+    VALUE("accelerate_config", "F|default", NULL,
+          "accelerate YAML: hosts and ranks, and what the program shares"),
     VALUE("hostfile", "F", "/job/hostfile, or Slurm's", "hosts, one line each: NAME slots=N"),
     VALUE("include", "SPEC", NULL, "only these: NAME[:SLOT,…][@NAME…], slots as 0,2 or 0-2"),
     VALUE("exclude", "SPEC", NULL, "all but these"),
@@ -62,6 +66,7 @@ static const zn_option options[] = {
 };
 #define N_OPTIONS ((int)(sizeof options / sizeof options[0]))
 #define MAX_EXPORTS 256
+#define N_ADDED 3 /* words that an accelerate YAML adds to the program, and one spare */
 
 static zinc_status read_numbers(const zn_args *args, zn_launch_options *o)
 {
@@ -123,12 +128,10 @@ static zinc_status read_options(const zn_args *args, const char **words, zn_laun
     for (int i = 0; i < o->n_exports; i++)
         words[i] = zn_args_at(args, "export", i);
     o->exports = words;
-    if (!o->launcher && zn_launch_in_allocation(o))
-        o->launcher = "slurm";
     o->n_program = zn_args_n_positional(args);
     for (int i = 0; i < o->n_program; i++)
-        words[o->n_exports + i] = zn_args_positional(args, i);
-    o->program = words + o->n_exports;
+        words[MAX_EXPORTS + i] = zn_args_positional(args, i);
+    o->program = words + MAX_EXPORTS;
     return ZINC_OK;
 }
 
@@ -146,20 +149,53 @@ fail:
     return status;
 }
 
+/* A zinc train that is started reads the YAML itself; any other program finds it in its
+ * environment.
+ */
+static zinc_status apply_accelerate(const char *path, zn_accelerate_launch *launch,
+                                    const char **words, zn_launch_options *o)
+{
+    const char **program = words + MAX_EXPORTS;
+    const char *slash = strrchr(program[0], '/');
+    ZN_TRY(zn_accelerate_open(path, launch));
+    ZN_TRY(zn_accelerate_fill(launch, o));
+    if (strcmp(slash ? slash + 1 : program[0], "zinc") == 0 && !o->module) {
+        program[o->n_program++] = "--accelerate_config";
+        program[o->n_program++] = path;
+        return ZINC_OK;
+    }
+    ZN_TRY(zn_accelerate_environment(launch));
+    if (o->n_exports + launch->n_exports > MAX_EXPORTS)
+        ZN_FAIL(ZINC_E_INVALID, "more than %d --export; write them to .zinc_env", MAX_EXPORTS);
+    memmove(words + launch->n_exports, words, (size_t)o->n_exports * sizeof *words);
+    for (int i = 0; i < launch->n_exports;
+         i++) /* first: an --export says otherwise, and means it */
+        words[i] = launch->exports[i];
+    o->n_exports += launch->n_exports;
+    return ZINC_OK;
+}
+
 static int run_launch(const zn_args *args)
 {
     zinc_status status;
     zn_launch_options o;
+    zn_accelerate_launch launch = {0};
     const char **words = NULL;
+    const char *accelerate = zn_args_get(args, "accelerate_config");
     int code = 0;
-    const size_t n = (size_t)zn_args_n_positional(args) + MAX_EXPORTS + 1;
+    const size_t n = (size_t)zn_args_n_positional(args) + MAX_EXPORTS + N_ADDED;
     ZN_TRY_GOTO(zn_alloc_array(&words, n, sizeof *words, "words"));
     ZN_TRY_GOTO(read_options(args, words, &o));
+    if (accelerate)
+        ZN_TRY_GOTO(apply_accelerate(accelerate, &launch, words, &o));
+    if (!o.launcher && zn_launch_in_allocation(&o))
+        o.launcher = "slurm";
     if (zn_args_flag(args, "dry_run", false))
         ZN_TRY_GOTO(print_plan(&o, zn_args_flag(args, "json", false)));
     else
         ZN_TRY_GOTO(zn_launch_run(&o, &code));
 fail:
+    zn_accelerate_launch_fini(&launch);
     zn_free(words);
     return status == ZINC_OK ? code : zn_cli_fail("launch", status);
 }

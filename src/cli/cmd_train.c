@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cli/accelerate_launch.h"
 #include "cli/cli.h"
 #include "engine/hub.h"
 #include "train/train.h"
@@ -33,6 +34,14 @@ static const zn_option options[] = {
     FILES("validation_file", "held-out data; its loss is reported at the end"),
     VALUE("output_dir", "DIR", NULL, "where the trained model and metrics.jsonl go"),
     VALUE("deepspeed", "F", NULL, "ds_config.json"),
+    VALUE("accelerate_config", "F|default", NULL,
+          "accelerate YAML: how ranks share the model, how many there are, and where"),
+    {.name = "fsdp",
+     .kind = ZN_OPTION_OPTIONAL,
+     .metavar = "WORDS",
+     .help = "share as FSDP does: \"full_shard offload auto_wrap\", shard_grad_op, no_shard, "
+             "hybrid_shard"},
+    VALUE("fsdp_config", "F|JSON", NULL, "more of it, as TrainingArguments.fsdp_config"),
     VALUE("tokenizer", "F", "the model's", "tokenizer.json, or its folder"),
     FLAG("from_scratch", "false", "random weights; only config.json is read"),
     VALUE("ranks", "N", "1", "start N ranks on this machine"),
@@ -224,6 +233,9 @@ static zinc_status read_options(const zn_args *args, storage *store, zn_train_op
     o->model = zn_args_get(args, "model_name_or_path");
     o->output_dir = zn_args_get(args, "output_dir");
     o->deepspeed = zn_args_get(args, "deepspeed");
+    o->accelerate_config = zn_args_get(args, "accelerate_config");
+    o->fsdp = zn_args_get(args, "fsdp");
+    o->fsdp_config = zn_args_get(args, "fsdp_config");
     o->tokenizer = zn_args_get(args, "tokenizer");
     o->save_dtype = zn_args_get(args, "save_dtype");
     o->comm = text_or(args, "comm", o->comm);
@@ -261,11 +273,34 @@ static zinc_status read_options(const zn_args *args, storage *store, zn_train_op
     return ZINC_OK;
 }
 
+/* Ranks of this machine, as the YAML says. A process that mpirun has started knows its world. */
+static zinc_status read_accelerate(const zn_args *args, zn_train_options *o)
+{
+    zn_accelerate_launch launch = {0};
+    if (!o->accelerate_config || strcmp(o->comm, "mpi") == 0)
+        return ZINC_OK;
+    zinc_status status;
+    ZN_TRY_GOTO(zn_accelerate_open(o->accelerate_config, &launch));
+    const int64_t ranks = zn_accelerate_local_ranks(launch.values);
+    if (zn_args_given(args, "ranks") && ranks > 0 && ranks != o->ranks)
+        ZN_FAIL_GOTO(ZINC_E_CONFIG,
+                     "--ranks %d, but %s has num_processes %lld on num_machines %lld", o->ranks,
+                     o->accelerate_config, (long long)launch.values->accelerate.num_processes,
+                     (long long)launch.values->accelerate.num_machines);
+    if (ranks > 0)
+        o->ranks = (int)ranks;
+fail:
+    zn_accelerate_launch_fini(&launch);
+    return status;
+}
+
 static int run_train(const zn_args *args)
 {
     storage store = {0};
     zn_train_options o;
-    const zinc_status status = read_options(args, &store, &o);
+    zinc_status status = read_options(args, &store, &o);
+    if (status == ZINC_OK)
+        status = read_accelerate(args, &o);
     const int code = status == ZINC_OK ? zn_train(&o) : zn_cli_fail("train", status);
     zn_free(store.train_files);
     zn_free(store.validation_files);

@@ -88,7 +88,7 @@ static zinc_status soften_value(const zn_key *key, zn_node *node)
     return ZINC_OK;
 }
 
-static zinc_status soften_block(zn_node *block, const char *parent)
+zinc_status zn_accelerate_soften(zn_node *block, const char *parent)
 {
     for (zn_node *member = block->first; member; member = member->next) {
         const int row = member->key ? zn_config_find_row(parent, member->key) : -1;
@@ -96,7 +96,7 @@ static zinc_status soften_block(zn_node *block, const char *parent)
             continue;
         const zn_key *key = &zn_keys[row];
         if (key->type == ZN_KEY_BLOCK && member->kind == ZN_NODE_OBJECT) {
-            ZN_TRY(soften_block(member, key->path));
+            ZN_TRY(zn_accelerate_soften(member, key->path));
             continue;
         }
         if (key->status == ZN_KEY_ALIAS)
@@ -104,11 +104,6 @@ static zinc_status soften_block(zn_node *block, const char *parent)
         ZN_TRY(soften_value(key, member));
     }
     return ZINC_OK;
-}
-
-zinc_status zn_accelerate_soften(zn_node *root)
-{
-    return soften_block(root, "accelerate");
 }
 
 /* ---- meaning ---- */
@@ -155,7 +150,8 @@ static zinc_status set(zn_config *config, const char *path, const zn_slot *from,
     ZN_TRY(zn_slot_copy(value, slot));
     slot->state = ZN_SLOT_GIVEN;
     slot->alias = -1;
-    slot->source = from ? ZN_FROM_FILE : ZN_FROM_AUTO;
+    slot->source = from ? from->source : ZN_FROM_AUTO;
+    slot->argument = from ? from->argument : NULL;
     slot->file = from ? from->file : NULL;
     slot->line = from ? from->line : 0;
     slot->column = from ? from->column : 0;
@@ -320,7 +316,7 @@ static zinc_status note_version(zn_config *config)
     return ZINC_OK;
 }
 
-static zinc_status set_fsdp(zn_config *config)
+zinc_status zn_accelerate_translate_fsdp(zn_config *config)
 {
     const zn_slot *offload = slot_of(config, ROW("fsdp_config.fsdp_offload_params"));
     const int64_t version = number_or(slot_of(config, ROW("fsdp_config.fsdp_version")), 1);
@@ -439,7 +435,7 @@ zinc_status zn_accelerate_translate(zn_config *config, bool has_file)
     ZN_TRY(set_precision(config));
     if (is_choice(type, "DEEPSPEED"))
         return set_deepspeed(config, has_file);
-    return is_choice(type, "FSDP") ? set_fsdp(config) : ZINC_OK;
+    return is_choice(type, "FSDP") ? zn_accelerate_translate_fsdp(config) : ZINC_OK;
 }
 
 void zn_config_facts_from_accelerate(const zn_config *config, zn_config_facts *facts)

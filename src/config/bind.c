@@ -513,6 +513,16 @@ static zinc_status apply_aliases(zn_config *config)
     return ZINC_OK;
 }
 
+static zinc_status bind_yaml(zn_config *config, const zn_node *root, const char *block)
+{
+    config->in_yaml = true;
+    zinc_status status = bind_object(config, root, block, "");
+    if (status == ZINC_OK)
+        status = apply_aliases(config);
+    config->in_yaml = false;
+    return status;
+}
+
 zinc_status zn_config_bind_accelerate(zn_config *config, const zn_node *root)
 {
     zn_slot *block = zn_slot_at(config->slots, "accelerate");
@@ -524,12 +534,13 @@ zinc_status zn_config_bind_accelerate(zn_config *config, const zn_node *root)
         return ZINC_OK;
     block->state = ZN_SLOT_GIVEN;
     block->line = block->column = 1;
-    config->in_yaml = true;
-    zinc_status status = bind_object(config, root, "accelerate", "");
-    if (status == ZINC_OK)
-        status = apply_aliases(config);
-    config->in_yaml = false;
-    return status;
+    return bind_yaml(config, root, "accelerate");
+}
+
+zinc_status zn_config_bind_fsdp(zn_config *config, const zn_node *root)
+{
+    ZN_TRY(find_duplicates(config, root, ""));
+    return config->n_errors > 0 ? ZINC_OK : bind_yaml(config, root, "accelerate.fsdp_config");
 }
 
 zinc_status zn_config_bind(zn_config *config)

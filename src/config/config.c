@@ -100,8 +100,7 @@ zinc_status zn_config_conclude(const zn_config *config)
             n == 2 ? "" : "s");
 }
 
-/* An empty configuration with all its slots absent. */
-static zinc_status create(const char *name, zn_config **out)
+zinc_status zn_config_create(const char *name, zn_config **out)
 {
     zn_config *config = NULL;
     zinc_status status;
@@ -129,8 +128,7 @@ static zinc_status read_text(zn_config *config, const char *text, size_t n)
     return zn_config_bind(config);
 }
 
-/* Hand over what has been read, or release it if reading itself failed. */
-static zinc_status finish(zn_config *config, zinc_status status, zn_config **out)
+zinc_status zn_config_finish(zn_config *config, zinc_status status, zn_config **out)
 {
     if (status != ZINC_OK) {
         zn_config_destroy(config);
@@ -146,12 +144,11 @@ static zinc_status finish(zn_config *config, zinc_status status, zn_config **out
 zinc_status zn_config_parse(const char *text, size_t n, const char *name, zn_config **out)
 {
     zn_config *config = NULL;
-    ZN_TRY(create(name, &config));
-    return finish(config, read_text(config, text, n), out);
+    ZN_TRY(zn_config_create(name, &config));
+    return zn_config_finish(config, read_text(config, text, n), out);
 }
 
-/* A file's text; one without any is refused. */
-static zinc_status load_text(const char *path, const char *smallest, zn_buf *out)
+zinc_status zn_config_read_file(const char *path, const char *smallest, zn_buf *out)
 {
     if (zn_fs_is_dir(path))
         ZN_FAIL(ZINC_E_IO, "cannot read %s: it is a folder", path);
@@ -166,7 +163,7 @@ zinc_status zn_config_load(const char *path, zn_config **out)
     zn_buf text = {0};
     if (!path)
         return zn_config_parse("", 0, "", out);
-    zinc_status status = load_text(path, "{} is the smallest ds_config.json", &text);
+    zinc_status status = zn_config_read_file(path, "{} is the smallest ds_config.json", &text);
     if (status == ZINC_OK)
         status = zn_config_parse(text.data, text.n, path, out);
     zn_buf_fini(&text);
@@ -209,7 +206,7 @@ static zinc_status read_deepspeed(zn_config *config, const zn_node *yaml, const 
         return ZINC_OK;
     zinc_status status;
     ZN_TRY_GOTO(given ? zn_strdup(given, &path) : find_named(named->text, config->names[0], &path));
-    ZN_TRY_GOTO(load_text(path, "{} is the smallest ds_config.json", &text));
+    ZN_TRY_GOTO(zn_config_read_file(path, "{} is the smallest ds_config.json", &text));
     config->name = config->names[1] = path;
     path = NULL;
     *has_file = true;
@@ -242,7 +239,7 @@ static zinc_status read_yaml(zn_config *config, const char *text, size_t n, cons
         return zn_config_add_error(config, "", error.line, error.column, error.hint, "%s",
                                    error.message);
     ZN_TRY_GOTO(status);
-    ZN_TRY_GOTO(zn_accelerate_soften(yaml));
+    ZN_TRY_GOTO(zn_accelerate_soften(yaml, "accelerate"));
     ZN_TRY_GOTO(read_deepspeed(config, yaml, deepspeed, &has_file));
     ZN_TRY_GOTO(bind_yaml(config, yaml, has_file));
 fail:
@@ -254,9 +251,9 @@ zinc_status zn_config_parse_accelerate(const char *text, size_t n, const char *n
                                        const char *deepspeed, zn_config **out)
 {
     zn_config *config = NULL;
-    ZN_TRY(create(name, &config));
+    ZN_TRY(zn_config_create(name, &config));
     config->is_yaml = true;
-    return finish(config, read_yaml(config, text, n, deepspeed), out);
+    return zn_config_finish(config, read_yaml(config, text, n, deepspeed), out);
 }
 
 zinc_status zn_config_load_accelerate(const char *path, const char *deepspeed, zn_config **out)
@@ -268,7 +265,7 @@ zinc_status zn_config_load_accelerate(const char *path, const char *deepspeed, z
         ZN_TRY(zn_accelerate_default_path(&own));
         path = own;
     }
-    ZN_TRY_GOTO(load_text(path, "`zinc config new` writes one", &text));
+    ZN_TRY_GOTO(zn_config_read_file(path, "`zinc config new` writes one", &text));
     ZN_TRY_GOTO(zn_config_parse_accelerate(text.data, text.n, path, deepspeed, out));
 fail:
     zn_buf_fini(&text);
@@ -312,6 +309,11 @@ void zn_config_forget_resolved(zn_config *config)
     destroy_slots(config->resolved);
     config->resolved = NULL;
     zn_config_store(config->slots, &config->values);
+}
+
+const char *zn_config_name(const zn_config *config)
+{
+    return config->name;
 }
 
 const zn_config_values *zn_config_get(const zn_config *config)

@@ -12,7 +12,8 @@
  * and hint, before the load fails.
  * A key's value is "file:LINE", "default", "argument --x" or "auto: why" in origin.
  * Reading order: config.h, config_internal.h, keys.c, reader.c, bind.c, override.c, resolve.c,
- * strategy.c, batch.c, rules.c, print.c. Layer: config (may use base). */
+ * strategy.c, batch.c, rules.c, print.c; for accelerate's files yaml.c, accelerate.c, fsdp.c.
+ * Layer: config (may use base). */
 #ifndef ZN_CONFIG_CONFIG_H
 #define ZN_CONFIG_CONFIG_H
 
@@ -207,6 +208,22 @@ ZINC_MUST_CHECK zinc_status zn_config_load_accelerate(const char *path, const ch
 /** The same from n bytes; `name` stands for the file. */
 ZINC_MUST_CHECK zinc_status zn_config_parse_accelerate(const char *text, size_t n, const char *name,
                                                        const char *deepspeed, zn_config **out);
+/** Read what --fsdp and --fsdp_config say, as TrainingArguments has them: `words` such as
+ *  "full_shard offload auto_wrap" (NULL or "": as fsdp_config says), and a JSON file, or JSON
+ *  itself, with the keys of fsdp_config with or without fsdp_ (NULL: none). Errors: as
+ *  zn_config_load. */
+ZINC_MUST_CHECK zinc_status zn_config_load_fsdp(const char *words, const char *fsdp_config,
+                                                zn_config **out);
+
+/* Where a run's configuration comes from; NULL: not given. */
+typedef struct zn_config_sources {
+    const char *deepspeed, *accelerate_config;
+    const char *fsdp, *fsdp_config; /* fsdp "false": off */
+} zn_config_sources;
+
+/** Load what is given; nothing: all defaults. Errors: as zn_config_load; E_INVALID two options that
+ *  both say how to share the model. */
+ZINC_MUST_CHECK zinc_status zn_config_open(const zn_config_sources *sources, zn_config **out);
 /** Where accelerate keeps the user's default file: HF_HOME, else XDG_CACHE_HOME/huggingface, else
  *  ~/.cache/huggingface. Free with zn_free. */
 ZINC_MUST_CHECK zinc_status zn_accelerate_default_path(char **out);
@@ -231,6 +248,8 @@ void zn_config_facts_from_accelerate(const zn_config *config, zn_config_facts *f
  *  Errors: E_CONFIG; E_INVALID for impossible facts. */
 ZINC_MUST_CHECK zinc_status zn_config_resolve(zn_config *config, const zn_config_facts *facts);
 
+/** Name of the ds_config.json, or of the file that there is. Borrowed. */
+const char *zn_config_name(const zn_config *config);
 /** The typed values; complete after zn_config_resolve. Borrowed. */
 const zn_config_values *zn_config_get(const zn_config *config);
 
@@ -252,6 +271,12 @@ ZINC_MUST_CHECK zinc_status zn_config_append_table(const zn_config *config, zn_b
 /** Append the file as plain JSON, which strict readers take: no comments, no trailing commas, whole
  *  numbers as integers; "auto" stays. */
 ZINC_MUST_CHECK zinc_status zn_config_append_plain(const zn_config *config, zn_buf *out);
+
+/** Append the configuration as a ds_config.json: what was given, whatever it was given by, "auto"
+ *  kept, and the stage. with_machines: a block "accelerate" says where ranks run (DeepSpeed ignores
+ *  it). After zn_config_resolve. */
+ZINC_MUST_CHECK zinc_status zn_config_append_deepspeed(const zn_config *config, bool with_machines,
+                                                       zn_buf *out);
 
 /** Append docs/config.md: the key table as Markdown. */
 ZINC_MUST_CHECK zinc_status zn_config_append_doc(zn_buf *out);

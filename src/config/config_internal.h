@@ -222,8 +222,12 @@ ZINC_MUST_CHECK zinc_status zn_config_bind_accelerate(zn_config *config, const z
 /** Move what the block "accelerate" says to the keys that mean it here, with their places; find
  *  contradictions. has_file: a ds_config.json has been read too. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_accelerate_translate(zn_config *config, bool has_file);
+/** What the slots of fsdp_config mean for the keys of this table. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_accelerate_translate_fsdp(zn_config *config);
+/** Bind a tree as the block fsdp_config of a YAML. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_config_bind_fsdp(zn_config *config, const zn_node *root);
 /** Give words and numbers of a YAML the type of their row, as accelerate's own conversions do. */
-ZINC_MUST_CHECK zinc_status zn_accelerate_soften(zn_node *root);
+ZINC_MUST_CHECK zinc_status zn_accelerate_soften(zn_node *block, const char *parent);
 /** Check a node against a row and put its value into *slot; an error of the file is collected under
  *  `path` and leaves the slot absent. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_bind_value(zn_config *config, const zn_key *key,
@@ -246,6 +250,14 @@ zn_slot *zn_slot_at(zn_slot *slots, const char *path);
 
 /** Whether the file's optimizer or scheduler has the parameter of this row. */
 bool zn_config_applies(const zn_config *config, const zn_key *key);
+/** An empty configuration called `name`. Release with zn_config_destroy. */
+ZINC_MUST_CHECK zinc_status zn_config_create(const char *name, zn_config **out);
+/** Hand over what has been read, or release it if reading itself failed: the end of every load. */
+ZINC_MUST_CHECK zinc_status zn_config_finish(zn_config *config, zinc_status status,
+                                             zn_config **out);
+/** A file's text; one without any is refused, with the `smallest` that would do. */
+ZINC_MUST_CHECK zinc_status zn_config_read_file(const char *path, const char *smallest,
+                                                zn_buf *out);
 /** Put an argument's value into a slot that the file does not fix; `text` is the value as typed. A
  *  contradiction is collected. Errors: E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_config_fill(zn_config *config, zn_slot *slots, const char *path,

@@ -31,6 +31,7 @@ typedef struct zn_launch_options {
     const char *launcher_args;
     int64_t ssh_port; /* 0: ssh's own */
     bool no_ssh, force_multi;
+    bool this_host;    /* only here, whatever hostfile or allocation there is */
     int64_t node_rank; /* with no_ssh: this host's place in the plan; -1: not given */
     bool module, no_python, bind_cores;
     const char *bind_core_list, *venv_script, *log_dir;

@@ -115,7 +115,7 @@ static zinc_status select_hosts(const zn_launch_options *o, zn_pool *pool)
     if (filtered && by_number)
         ZN_FAIL(ZINC_E_INVALID, "--include and --exclude say which slots; --num_nodes and "
                                 "--num_ranks say how many: give one kind");
-    if (!path && zn_fs_exists(ZN_DEFAULT_HOSTFILE))
+    if (!path && !o->this_host && zn_fs_exists(ZN_DEFAULT_HOSTFILE))
         path = ZN_DEFAULT_HOSTFILE;
     if (path) {
         ZN_TRY(read_hostfile(path, pool));

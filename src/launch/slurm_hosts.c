@@ -22,7 +22,7 @@ static const char *variable(const char *name, const char *older)
 bool zn_launch_in_allocation(const zn_launch_options *o)
 {
     const bool local = o->launcher && strcmp(o->launcher, "local") == 0;
-    return !o->hostfile && !o->no_ssh && !local &&
+    return !o->hostfile && !o->no_ssh && !o->this_host && !local &&
            variable("SLURM_JOB_NODELIST", "SLURM_NODELIST") && !zn_fs_exists(ZN_DEFAULT_HOSTFILE);
 }
 

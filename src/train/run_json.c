@@ -149,6 +149,9 @@ static zinc_status append_options(const zn_train_setup *s, zn_buf *out)
     const zn_train_options *o = s->o;
     const member members[] = {
         TEXT_OF("deepspeed", o->deepspeed),
+        TEXT_OF("accelerate_config", o->accelerate_config),
+        TEXT_OF("fsdp", o->fsdp),
+        TEXT_OF("fsdp_config", o->fsdp_config),
         TEXT_OF("tokenizer", o->tokenizer),
         COUNT_OF("seed", (int64_t)o->seed),
         COUNT_OF("max_steps", o->max_steps),

@@ -204,7 +204,12 @@ static zinc_status set_optimizer(zn_train_setup *s)
 static zinc_status load_config(zn_train_setup *s)
 {
     const zn_train_options *o = s->o;
-    ZN_TRY(report_config(s->config, zn_config_load(o->deepspeed, &s->config)));
+    const zn_config_sources sources = {.deepspeed = o->deepspeed,
+                                       .accelerate_config = o->accelerate_config,
+                                       .fsdp = o->fsdp,
+                                       .fsdp_config = o->fsdp_config};
+    const zinc_status status = zn_config_open(&sources, &s->config);
+    ZN_TRY(report_config(s->config, status));
     ZN_TRY(report_config(s->config, zn_config_override(s->config, o->arguments, o->n_arguments)));
     return ZINC_OK;
 }

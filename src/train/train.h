@@ -30,6 +30,8 @@ typedef struct zn_train_options {
     int n_validation_files;
     const char *output_dir;
     const char *deepspeed;               /* ds_config.json; NULL: none */
+    const char *accelerate_config;       /* accelerate YAML, "default"; NULL: none */
+    const char *fsdp, *fsdp_config;      /* words, and JSON or its file; NULL: none */
     const zn_config_argument *arguments; /* those that may fill or contradict the file */
     int n_arguments;
     const char *resume; /* checkpoint folder; "" or "latest": of output_dir; NULL: a new run */
