@@ -61,6 +61,26 @@ typedef enum zinc_optimizer {
     ZINC_OPTIMIZER_NONE = 1
 } zinc_optimizer;
 
+#define ZINC_KEPT_BLOCK (-1)
+
+/* Memory for whole parameters that the program owns, so that its own tensors can show them without
+ * a copy. Start from ZINC_PARAM_MEMORY_INIT. */
+typedef struct zinc_param_memory {
+    size_t struct_size;
+    void *ctx; /* handed to both; borrowed until the engine is destroyed */
+    /** n_bytes, 64-byte aligned, under the number `block`: ZINC_KEPT_BLOCK once, in build, for all
+     *  parameters (stages 0 to 2); or 0, 1, … at every gather (stage 3), where a number means the
+     *  same parameters, at the same offsets, each time. NULL: there is none. */
+    void *(*get)(void *ctx, int block, size_t n_bytes);
+    /** The parameters in it are let go, or the engine is destroyed. */
+    void (*put)(void *ctx, int block, void *ptr);
+} zinc_param_memory;
+
+#define ZINC_PARAM_MEMORY_INIT                                                                     \
+    {                                                                                              \
+        sizeof(zinc_param_memory), NULL, NULL, NULL                                                \
+    }
+
 /* Start from ZINC_ENGINE_PARAMS_INIT and set comm and config. */
 typedef struct zinc_engine_params {
     size_t struct_size;
@@ -72,11 +92,13 @@ typedef struct zinc_engine_params {
     double grad_divisor;  /* what sums of gradients are divided by, > 0: 1 sums, n_ranks means */
     int share_parameters; /* 1: ranks that share memory keep one copy of the parameters (stages
                              1 to 3); 0: each rank its own */
+    const zinc_param_memory *param_memory; /* copied during create; NULL: the library's own. Ranks
+                                              do not share parameters then */
 } zinc_engine_params;
 
 #define ZINC_ENGINE_PARAMS_INIT                                                                    \
     {                                                                                              \
-        sizeof(zinc_engine_params), NULL, NULL, ZINC_OPTIMIZER_CONFIG, NULL, 0, 1.0, 1             \
+        sizeof(zinc_engine_params), NULL, NULL, ZINC_OPTIMIZER_CONFIG, NULL, 0, 1.0, 1, NULL       \
     }
 
 /** Make an engine without parameters. Stage, types, buckets, offload, optimizer, schedule, loss
@@ -192,9 +214,9 @@ typedef enum zinc_pass {
     ZINC_PASS_EVAL = 2      /* no gradients will follow */
 } zinc_pass;
 
-/** Whether the next step follows the micro-batch that begins next. Without this call the engine
- *  counts gradient_accumulation_steps. Not collective, but equal on every rank; between
- *  micro-batches. Errors: E_INVALID inside one. */
+/** Whether the next step follows this micro-batch, or the one that begins next if none is open.
+ *  Without this call the engine counts gradient_accumulation_steps. Not collective, but equal on
+ *  every rank; before the micro-batch's first gradient. Errors: E_INVALID after it. */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_set_boundary(zinc_engine *engine, int boundary);
 
 /** Make the parameters of a unit readable until the release that matches. Counted: a unit may be

@@ -100,6 +100,19 @@ static zinc_status check_config(const zinc_engine_params *p)
     return ZINC_OK;
 }
 
+static zinc_status take_memory(zinc_engine *e, const zinc_param_memory *given)
+{
+    zinc_param_memory m = ZINC_PARAM_MEMORY_INIT;
+    if (!given)
+        return ZINC_OK;
+    ZN_TRY(zn_api_take(&m, sizeof m, given, "zinc_param_memory"));
+    if (!m.get || !m.put)
+        ZN_FAIL(ZINC_E_INVALID, "zinc_param_memory has no get or no put");
+    e->zero_params.memory = (zn_zero_memory){.get = m.get, .put = m.put, .ctx = m.ctx};
+    e->zero_params.share_parameters = false;
+    return ZINC_OK;
+}
+
 static zinc_status configure(zinc_engine *e, const zinc_engine_params *p)
 {
     const zn_config_values *const v = zn_config_get(p->config->config);
@@ -108,6 +121,7 @@ static zinc_status configure(zinc_engine *e, const zinc_engine_params *p)
                                        .config = v,
                                        .share_parameters = p->share_parameters != 0};
     zn_engine_zero_params(&settings, &e->zero_params);
+    ZN_TRY(take_memory(e, p->param_memory));
     if (e->zero_params.disk_path) /* build needs it, and the configuration may be gone by then */
         ZN_TRY(zn_strdup(e->zero_params.disk_path, &e->disk_path));
     e->zero_params.disk_path = e->disk_path;

@@ -16,10 +16,15 @@ zinc_status zinc_engine_set_boundary(zinc_engine *engine, int boundary)
 {
     ZN_API_NEED(engine);
     ZN_TRY(zn_api_check_built(engine));
-    if (engine->in_micro)
-        ZN_FAIL(ZINC_E_INVALID, "set_boundary inside a micro-batch: call it before the first "
-                                "acquire, or after backward_end");
-    engine->boundary = boundary != 0;
+    if (engine->in_micro && engine->given)
+        ZN_FAIL(ZINC_E_INVALID, "set_boundary inside a micro-batch that has gradients: call it "
+                                "before the first, or after backward_end");
+    if (engine->in_micro) {
+        engine->ready = boundary != 0;
+        zn_zero_set_boundary(engine->zero, engine->ready);
+    } else {
+        engine->boundary = boundary != 0;
+    }
     return ZINC_OK;
 }
 
@@ -39,6 +44,7 @@ static zinc_status begin_micro(zinc_engine *engine)
     for (int u = 0; u < engine->list.n_units; u++)
         engine->units[u].reduced = false;
     engine->in_micro = true;
+    engine->given = false;
     engine->ready = boundary; /* read once the micro-batch is over */
     engine->boundary = -1;
     return ZINC_OK;
@@ -113,6 +119,7 @@ zinc_status zinc_engine_grad(zinc_engine *engine, int param, float **out)
     ZN_TRY(zn_api_check_param(engine, param));
     ZN_TRY(check_not_reduced(engine, engine->list.specs[param].unit));
     ZN_TRY(begin_micro(engine));
+    engine->given = true;
     float *const grad = hooks(engine)->grad(hooks(engine)->ctx, param);
     if (!grad && engine->list.specs[param].trainable)
         return no_gradient(engine, param);
@@ -149,6 +156,7 @@ zinc_status zinc_engine_reduce(zinc_engine *engine, int unit)
     ZN_TRY(zn_api_check_unit(engine, unit));
     ZN_TRY(check_not_reduced(engine, unit));
     ZN_TRY(begin_micro(engine));
+    engine->given = true;
     ZN_TRY(hooks(engine)->grads_ready(hooks(engine)->ctx, unit));
     engine->units[unit].reduced = true;
     return ZINC_OK;

@@ -17,14 +17,18 @@ _Static_assert((int)ZINC_PLACE_DEVICE == (int)ZN_PLACE_DEVICE &&
 
 /* ---- in ---- */
 
-zinc_status zn_api_check_between(const zinc_engine *engine, const char *what)
+zinc_status zn_api_check_between(zinc_engine *engine, const char *what)
 {
     ZN_TRY(zn_api_check_built(engine));
-    if (engine->in_micro || engine->n_micro > 0)
+    if ((engine->in_micro && engine->given) || engine->n_micro > 0)
         ZN_FAIL(ZINC_E_INVALID, "%s: gradients are being accumulated; step or skip first", what);
     for (int u = 0; u < engine->list.n_units; u++)
         if (engine->units[u].n_users > 0)
             ZN_FAIL(ZINC_E_INVALID, "%s: unit %s is acquired", what, engine->list.unit_names[u]);
+    if (engine->in_micro) { /* a forward pass that no backward followed */
+        engine->in_micro = engine->ready = false;
+        return zn_zero_abandon(engine->zero);
+    }
     return ZINC_OK;
 }
 

@@ -74,6 +74,7 @@ struct zinc_engine {
     int boundary;         /* of the next micro-batch: 0, 1; -1: counted */
     int64_t n_micro;      /* micro-batches of this step that are over */
     bool in_micro, ready; /* a micro-batch is open; the last one was a boundary */
+    bool given;           /* a gradient of the open micro-batch is there, or reduced */
     int64_t n_applied, n_skipped;
     struct {
         json_t *config, *schedule, *hyper; /* as describe.h */
@@ -111,8 +112,8 @@ ZINC_MUST_CHECK zinc_status zn_api_check_unit(const zinc_engine *engine, int uni
 ZINC_MUST_CHECK zinc_status zn_api_check_built(const zinc_engine *engine);
 /* api_engine_values.c */
 /** Errors: E_INVALID, beginning with `what`, before build or while gradients are accumulated or a
- *  unit is acquired. */
-ZINC_MUST_CHECK zinc_status zn_api_check_between(const zinc_engine *engine, const char *what);
+ *  unit is acquired. A micro-batch that was begun and has none yet is forgotten. */
+ZINC_MUST_CHECK zinc_status zn_api_check_between(zinc_engine *engine, const char *what);
 /** Go on from there; `progress` is checked. */
 void zn_api_set_progress(zinc_engine *engine, const zinc_progress *progress);
 /* api_files.c */

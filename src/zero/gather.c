@@ -57,11 +57,20 @@ zinc_status zn_zero_gather_chunks(zn_zero *zero, const zn_zero_region *region,
     return ZINC_OK;
 }
 
+static size_t gathered_bytes(const zn_zero *zero, const zn_zero_region *region)
+{
+    return (size_t)region->padded_elems * zn_dtype_size(zero->p.param_dtype);
+}
+
 static void forget_region(zn_zero *zero, zn_zero_region *region)
 {
     if (!region->gathered)
         return;
-    zn_zero_pool_put(&zero->gather_pool, region->gathered);
+    if (zero->p.memory.get)
+        zn_zero_block_put(zero, (int)(region - zero->regions), ZN_MEM_BUFFERS,
+                          gathered_bytes(zero, region), region->gathered);
+    else
+        zn_zero_pool_put(&zero->gather_pool, region->gathered);
     zero->prefetched -= region->prefetched;
     zero->live -= region->padded_elems;
     region->prefetched = 0;
@@ -118,8 +127,12 @@ static zinc_status make_room(zn_zero *zero, int64_t n)
 
 static zinc_status hold_region(zn_zero *zero, zn_zero_region *region)
 {
-    const size_t n_bytes = (size_t)region->padded_elems * zn_dtype_size(zero->p.param_dtype);
-    ZN_TRY(zn_zero_pool_get(zero, &zero->gather_pool, n_bytes, &region->gathered));
+    const size_t n_bytes = gathered_bytes(zero, region);
+    if (zero->p.memory.get)
+        ZN_TRY(zn_zero_block_get(zero, (int)(region - zero->regions), ZN_MEM_BUFFERS, n_bytes,
+                                 &region->gathered));
+    else
+        ZN_TRY(zn_zero_pool_get(zero, &zero->gather_pool, n_bytes, &region->gathered));
     zero->live += region->padded_elems;
     if (zero->live > zero->stats.live_peak)
         zero->stats.live_peak = zero->live;

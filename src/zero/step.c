@@ -142,6 +142,22 @@ zinc_status zn_zero_begin(zn_zero *zero, bool boundary)
     return ZINC_OK;
 }
 
+void zn_zero_set_boundary(zn_zero *zero, bool boundary)
+{
+    zero->boundary = boundary;
+}
+
+zinc_status zn_zero_abandon(zn_zero *zero)
+{
+    ZN_TRY(zn_zero_release_all(zero));
+    zero->cursor = 0;
+    zero->trace_broken = false;
+    if (!zero->trace_known)
+        zero->n_trace = 0;
+    zero->training = false;
+    return ZINC_OK;
+}
+
 zinc_status zn_zero_backward_end(zn_zero *zero)
 {
     for (int m = zero->n_members - 1; m >= 0; m--)

@@ -113,6 +113,12 @@ static zinc_status alloc_secondary(zn_zero *zero)
     return ZINC_OK;
 }
 
+/* Whether the embedding program owns the parameters that are always whole. */
+static bool owns_kept(const zn_zero *zero)
+{
+    return zero->p.memory.get && zero->p.stage < 3;
+}
+
 static zinc_status alloc_params(zn_zero *zero)
 {
     ZN_TRY(share_params(zero));
@@ -125,7 +131,14 @@ static zinc_status alloc_params(zn_zero *zero)
     }
     ZN_TRY(alloc_secondary(zero));
     char *base = zero->shared_slab;
-    if (!base) {
+    if (!base && owns_kept(zero)) {
+        zero->kept_bytes = (size_t)total * zn_dtype_size(zero->p.param_dtype);
+        ZN_TRY(zn_zero_block_get(zero, ZN_ZERO_KEPT, ZN_MEM_PARAMETERS, zero->kept_bytes,
+                                 &zero->param_slab));
+        ZN_TRY(zero->p.kernels->zero(zn_device_compute(zero->p.dev), zero->param_slab,
+                                     (int64_t)zero->kept_bytes));
+        base = zero->param_slab;
+    } else if (!base) {
         ZN_TRY(slab_alloc(zero, ZN_MEM_PARAMETERS, total, zero->p.param_dtype, "parameters",
                           &zero->param_slab));
         base = zero->param_slab;
@@ -260,8 +273,26 @@ static void pool_free(zn_zero *zero, zn_zero_pool *pool)
     memset(pool, 0, sizeof *pool);
 }
 
+/* What the embedding program owns goes back to it. */
+static void give_back(zn_zero *zero)
+{
+    for (int r = 0; r < zero->n_regions; r++)
+        if (zero->regions[r].gathered)
+            zn_zero_block_put(zero, r, ZN_MEM_BUFFERS,
+                              (size_t)zero->regions[r].padded_elems *
+                                  zn_dtype_size(zero->p.param_dtype),
+                              zero->regions[r].gathered);
+    if (owns_kept(zero) && zero->param_slab) {
+        zn_zero_block_put(zero, ZN_ZERO_KEPT, ZN_MEM_PARAMETERS, zero->kept_bytes,
+                          zero->param_slab);
+        zero->param_slab = NULL;
+    }
+}
+
 void zn_zero_store_free(zn_zero *zero)
 {
+    if (zero->p.memory.get)
+        give_back(zero);
     zn_zero_offload_free(zero);
     pool_free(zero, &zero->gather_pool);
     pool_free(zero, &zero->grad_pool);
@@ -313,4 +344,31 @@ void zn_zero_pool_put(zn_zero_pool *pool, void *ptr)
     for (int i = 0; i < pool->n_items; i++)
         if (pool->items[i].ptr == ptr)
             pool->items[i].used = false;
+}
+
+zinc_status zn_zero_block_get(zn_zero *zero, int block, zn_mem_category category, size_t n_bytes,
+                              void **out)
+{
+    ZN_TRY(zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, category, (int64_t)n_bytes,
+                            "the program's memory for parameters"));
+    void *ptr = zero->p.memory.get(zero->p.memory.ctx, block, n_bytes);
+    if (ptr && (uintptr_t)ptr % 64 == 0) {
+        *out = ptr;
+        return ZINC_OK;
+    }
+    zn_zero_block_put(zero, block, category, n_bytes, ptr);
+    if (!ptr)
+        ZN_FAIL(ZINC_E_NOMEM, "the program has no %zu bytes for parameters (block %d)", n_bytes,
+                block);
+    ZN_FAIL(ZINC_E_INVALID, "the program's memory for parameters (block %d) is not 64-byte aligned",
+            block);
+}
+
+void zn_zero_block_put(zn_zero *zero, int block, zn_mem_category category, size_t n_bytes,
+                       void *ptr)
+{
+    zn_ignore(zn_device_charge(zero->p.dev, ZN_PLACE_DEVICE, category, -(int64_t)n_bytes,
+                               "parameters")); /* only ever less */
+    if (ptr)
+        zero->p.memory.put(zero->p.memory.ctx, block, ptr);
 }

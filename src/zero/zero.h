@@ -54,6 +54,17 @@ typedef enum zn_zero_tier {
     ZN_ZERO_ON_DISK,
 } zn_zero_tier;
 
+#define ZN_ZERO_KEPT (-1) /* block of the parameters that are always whole */
+
+/* Memory for whole parameters that the embedding program owns; get NULL: the device's. A block is
+ * asked for under the same number each time: ZN_ZERO_KEPT once (stages 0 to 2: all parameters), or
+ * 0, 1, … at every gather (stage 3), and put back when the parameters are let go. */
+typedef struct zn_zero_memory {
+    void *(*get)(void *ctx, int block, size_t n_bytes); /* 64-byte aligned; NULL: none */
+    void (*put)(void *ctx, int block, void *ptr);
+    void *ctx;
+} zn_zero_memory;
+
 /* Sizes are elements. Start from zn_zero_params_defaults. */
 typedef struct zn_zero_params {
     zn_device *dev; /* borrowed, as all below */
@@ -94,6 +105,7 @@ typedef struct zn_zero_params {
     int64_t param_buffer_elems; /* buffer_size of the pool that parameters pass through, */
     int n_param_buffers;        /* and its buffer_count */
     double offload_ratio;       /* share of the optimizer's elements that is offloaded, by unit */
+    zn_zero_memory memory;
 } zn_zero_params;
 
 /** DeepSpeed 0.19.8's defaults; dev, comm, kernels and optim NULL. */
@@ -129,6 +141,11 @@ const zn_param_hooks *zn_zero_hooks(zn_zero *zero);
 
 /** Start a training micro-batch. boundary: the step follows it. Not collective. */
 ZINC_MUST_CHECK zinc_status zn_zero_begin(zn_zero *zero, bool boundary);
+/** Say anew whether the step follows, inside a micro-batch of which nothing is ready yet. Not
+ *  collective. */
+void zn_zero_set_boundary(zn_zero *zero, bool boundary);
+/** Forget a micro-batch that was begun and has no gradient yet. Every rank does. */
+ZINC_MUST_CHECK zinc_status zn_zero_abandon(zn_zero *zero);
 /** Backward is over: units whose gradients did not come count as zero, gathered units are let go.
  *  Collective. */
 ZINC_MUST_CHECK zinc_status zn_zero_backward_end(zn_zero *zero);

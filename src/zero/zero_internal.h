@@ -170,6 +170,7 @@ struct zn_zero {
     int64_t n_pieces;
     int64_t n_chunks; /* of all trainable regions */
 
+    size_t kept_bytes; /* of param_slab, if the embedding program owns it */
     void *param_slab, *shared_slab, *master_slab, *grad_slab; /* one allocation a quantity */
     void *accumulator_slab; /* full unit gradients of offloaded regions that add in place */
     void *state_slab[ZN_OPTIM_MAX_STATES];
@@ -291,6 +292,11 @@ void zn_zero_store_free(zn_zero *zero);
 ZINC_MUST_CHECK zinc_status zn_zero_pool_get(zn_zero *zero, zn_zero_pool *pool, size_t n_bytes,
                                              void *out);
 void zn_zero_pool_put(zn_zero_pool *pool, void *ptr);
+/** A block of the embedding program's memory, charged to `category`. Errors: E_NOMEM, E_INVALID. */
+ZINC_MUST_CHECK zinc_status zn_zero_block_get(zn_zero *zero, int block, zn_mem_category category,
+                                              size_t n_bytes, void **out);
+void zn_zero_block_put(zn_zero *zero, int block, zn_mem_category category, size_t n_bytes,
+                       void *ptr);
 /** Whether unit gradients live in a full accumulator over the whole window (stage 0; stage 1 with
  *  accumulation) instead of a transient buffer. */
 bool zn_zero_keeps_full_grads(const zn_zero *zero);

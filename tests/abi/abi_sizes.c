@@ -22,6 +22,7 @@ int main(void)
     SIZE(zinc_group);
     SIZE(zinc_memory);
     SIZE(zinc_param);
+    SIZE(zinc_param_memory);
     SIZE(zinc_progress);
     SIZE(zinc_save_params);
     SIZE(zinc_stats);

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "base/dtype.h"
 #include "base/mem.h"
@@ -29,6 +30,9 @@ struct rank_job {
     int rank, n_ranks;
     bool over_host; /* the bytes are moved by this test */
     bool share;
+    bool own_memory; /* whole parameters lie in this test's memory */
+    int n_held;      /* blocks that the engine has now, and has had */
+    int n_gets;
     void *ctx;
     zinc_thread_world *world;
     zn_error error;
@@ -110,6 +114,23 @@ static inline void run_ranks(const rank_job *like, rank_job *jobs)
 
 /* ---- the engine ---- */
 
+static inline void *own_get(void *ctx, int block, size_t n_bytes)
+{
+    rank_job *const job = ctx;
+    (void)block;
+    job->n_held++;
+    job->n_gets++;
+    return aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+}
+
+static inline void own_put(void *ctx, int block, void *ptr)
+{
+    rank_job *const job = ctx;
+    (void)block;
+    job->n_held--;
+    free(ptr);
+}
+
 static inline zinc_status resolved(const char *settings, int n_ranks, zinc_config **out)
 {
     char text[1024];
@@ -151,8 +172,8 @@ static inline zinc_status add_toy_params(zinc_engine *engine, int n_groups)
 }
 
 /* params NULL: as the job says. */
-static inline zinc_status make_toy(const rank_job *job, zinc_comm *comm,
-                                   const zinc_engine_params *params, zinc_engine **out)
+static inline zinc_status make_toy(rank_job *job, zinc_comm *comm, const zinc_engine_params *params,
+                                   zinc_engine **out)
 {
     zinc_status status;
     zinc_config *config = NULL;
@@ -164,6 +185,12 @@ static inline zinc_status make_toy(const rank_job *job, zinc_comm *comm,
     p.comm = comm;
     p.config = config;
     p.share_parameters = job->share;
+    zinc_param_memory memory = ZINC_PARAM_MEMORY_INIT;
+    memory.ctx = job;
+    memory.get = own_get;
+    memory.put = own_put;
+    if (job->own_memory)
+        p.param_memory = &memory;
     ZN_TRY_GOTO(zinc_engine_create(&p, &engine));
     ZN_TRY_GOTO(add_toy_params(engine, p.n_groups > 0 ? p.n_groups : 1));
     ZN_TRY_GOTO(zinc_engine_build(engine));

@@ -38,9 +38,10 @@ fail:
 static void same_weights(const char *type, int n_ranks)
 {
     rank_job first[MAX_RANKS], jobs[MAX_RANKS];
-    for (int variant = 0; variant < 10; variant++) {
+    for (int variant = 0; variant < 14; variant++) {
         char settings[512];
-        const int stage = variant < 8 ? variant % 4 : variant - 6; /* 4 to 7: over a host program */
+        /* 4 to 7: over a host program; 10 to 13: in this test's memory */
+        const int stage = variant < 8 ? variant % 4 : variant < 10 ? variant - 6 : variant - 10;
         snprintf(settings, sizeof settings,
                  "%s \"gradient_accumulation_steps\": %d, " ADAMW
                  ", \"zero_optimization\": {\"stage\": %d, %s " SMALL "}",
@@ -53,11 +54,16 @@ static void same_weights(const char *type, int n_ranks)
                               .settings = settings,
                               .n_ranks = n_ranks,
                               .share = variant == 3,
-                              .over_host = variant >= 4 && variant < 8},
+                              .over_host = variant >= 4 && variant < 8,
+                              .own_memory = variant >= 10},
                   variant == 0 ? first : jobs);
         for (int r = 0; r < n_ranks && variant > 0; r++) {
             assert_memory_equal(jobs[r].masters, first[0].masters, sizeof first[0].masters);
             assert_true(jobs[r].last.grad_norm == first[0].last.grad_norm);
+            assert_int_equal(jobs[r].n_held, 0);
+            assert_true(variant < 10 ? jobs[r].n_gets == 0
+                        : stage < 3  ? jobs[r].n_gets == 1
+                                     : jobs[r].n_gets > 8);
         }
     }
     assert_int_equal(first[0].last.n_applied, N_STEPS);
