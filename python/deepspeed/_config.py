@@ -113,9 +113,15 @@ def _optimizer_block(optimizer):
                               "AdamW, Adam, SGD, Adagrad or Lion, or the configuration's \"optimizer\"")
 
 
-def for_library(config, optimizer):
-    """What libzinc is given. optimizer: the script's torch optimizer, or None."""
+def for_library(config, optimizer, most_live):
+    """What libzinc is given. optimizer: the script's torch optimizer, or None. most_live: gathered
+    elements that are enough, whatever more the configuration allows."""
     out = copy.deepcopy(config)
+    zero = out.get("zero_optimization")
+    if isinstance(zero, dict) and stage_of(config) == 3:
+        given = zero.get("stage3_max_live_parameters")
+        zero["stage3_max_live_parameters"] = min(
+            given if isinstance(given, (int, float)) else most_live, most_live)
     if optimizer is not None:
         out["optimizer"] = _optimizer_block(optimizer)
     return out

@@ -12,7 +12,8 @@ import torch
 import zinc
 
 from . import _config, _save, comm
-from ._stage3 import Part, copy_out, from_rank, hold, let_go
+from ._memory import Blocks
+from ._stage3 import Part, from_rank, hold, let_go
 from ._units import Hooks, make_units, release_if_done
 from .ops._hold import Held
 from .runtime.lr_schedules import SCHEDULES
@@ -81,6 +82,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._in_backward = False
         self._grad_norm = None
         self._hooks, self._handles = None, []
+        self._shown = {}  # below stage 3: number of a parameter -> tensor over libzinc's values
         try:
             self._prepare_module()
             self._make_engine(optimizer, model_parameters)
@@ -129,7 +131,8 @@ class DeepSpeedEngine(torch.nn.Module):
     def _make_engine(self, optimizer, model_parameters):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(_groups_of(model_parameters, self.module))
-        settings = _config.for_library(self.config, optimizer)
+        self._units, names = make_units(self.module)
+        settings = _config.for_library(self.config, optimizer, self._most_live())
         hidden = getattr(getattr(self.module, "config", None), "hidden_size", 0)
         resolved = zinc.Config(settings, self.world_size, "the DeepSpeed configuration",
                                hidden if isinstance(hidden, int) else 0)
@@ -144,11 +147,11 @@ class DeepSpeedEngine(torch.nn.Module):
             held = self._optimizer_and_groups(optimizer, model_parameters, resolved)
             self._held = held
             self.zinc = zinc.Engine(self._comm, resolved, self._library_groups(), held is not None,
-                                    grad_divisor=float(self.world_size))
+                                    grad_divisor=float(self.world_size), memory=Blocks())
         finally:
             resolved.close()
         self.optimizer = ZincOptimizer(self, held) if held is not None else None
-        self._add_params(held)
+        self._add_params(held, names)
         self.zinc.build()
         self._dtype = _DTYPES[self.zinc.dtype]
 
@@ -167,12 +170,17 @@ class DeepSpeedEngine(torch.nn.Module):
             out.append(zinc.group(**values))
         return out
 
-    def _add_params(self, held):
+    def _most_live(self):
+        """Elements of the two largest units: one that is used and one that comes."""
+        sizes = sorted(sum(_shape_of(p).numel() for p in unit.params) for unit in self._units)
+        padding = 1024 * self.world_size
+        return sum(sizes[-2:]) + padding * (2 + sum(sizes[-2:]) // (1 << 20))
+
+    def _add_params(self, held, names):
         group_of = {}
         for i, group in enumerate(held.param_groups if held else []):
             for param in group["params"]:
                 group_of[param] = i
-        self._units, names = make_units(self.module)
         missing = [p for p in group_of if p not in names]
         if missing:
             raise ValueError(f"zinc: {len(missing)} parameters of the optimizer are not the model's; the first has "
@@ -181,7 +189,7 @@ class DeepSpeedEngine(torch.nn.Module):
             self.zinc.add_unit(unit.name)
             for param in unit.params:
                 trains = param in group_of and param.requires_grad
-                shape = param._zinc.shape if hasattr(param, "_zinc") else param.shape
+                shape = _shape_of(param)
                 index = self.zinc.add_param(names[param], unit.index, shape, shape.numel(), trains,
                                             group_of.get(param, 0))
                 unit.indices.append(index)
@@ -205,6 +213,12 @@ class DeepSpeedEngine(torch.nn.Module):
             _floats_at(address, n).copy_(flat[index][at:at + n])
 
         self.zinc.fill(give)
+        for unit in self._units:
+            self.zinc.acquire(unit.index)
+            for param, index in zip(unit.params, unit.indices):
+                param.data = self._shown[index] = self.zinc.memory.view(
+                    self.zinc.data(index), param.shape, self._dtype)
+            self.zinc.release(unit.index)
 
     def _fill_partitioned(self):
         """Whole parameters exist one at a time: what this rank keeps is found first, by a fill that
@@ -238,11 +252,10 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _set_hooks(self):
         if self._stage == 3:
-            self._hooks = Hooks(self.module, self._units)
+            self._hooks = Hooks(self.module, self._units, self._forward_kind)
         for unit in self._units:
             for param, index in zip(unit.params, unit.indices):
-                shape = param._zinc.shape if hasattr(param, "_zinc") else param.shape
-                param._zinc_place = (self.zinc, index, shape)
+                param._zinc_place = (self.zinc, index, _shape_of(param))
                 if index in unit.trainable:
                     self._handles.append(param.register_post_accumulate_grad_hook(
                         self._gradient_hook(unit, index)))
@@ -272,6 +285,13 @@ class DeepSpeedEngine(torch.nn.Module):
         if fp16.get("auto_cast") is True and self._dtype == torch.float16:
             args, kwargs = _to_half(args), _to_half(kwargs)
         return self.module(*args, **kwargs)
+
+    def _forward_kind(self):
+        """What libzinc records the order of use by: inside backward a layer is computed again."""
+        if self._in_backward:
+            return zinc.BACKWARD
+        trains = self._held is not None and not self._ready and self.module.training
+        return zinc.FORWARD if trains and torch.is_grad_enabled() else zinc.EVAL
 
     def is_gradient_accumulation_boundary(self):
         if self._boundary is not None:
@@ -356,18 +376,17 @@ class DeepSpeedEngine(torch.nn.Module):
 
     @torch.no_grad()
     def _publish(self):
-        """libzinc's values into torch's tensors. Under stage 3 they come when they are used."""
+        """Parameters below stage 3 show libzinc's values, whatever the script has put there. Under
+        stage 3 they come when they are used."""
         if self._stage == 3:
             return
         for unit in self._units:
-            self.zinc.acquire(unit.index)
             for param, index in zip(unit.params, unit.indices):
                 if param.dtype != self._dtype or param.numel() != self.zinc.params[index][1]:
                     raise RuntimeError(f"zinc: {self.zinc.params[index][0]} is {param.dtype} {tuple(param.shape)} "
                                        "now: the model was changed after deepspeed.initialize")
-                param.data = param.data.contiguous()
-                copy_out(self.zinc, index, param.data)
-            self.zinc.release(unit.index)
+                if param.data_ptr() != self._shown[index].data_ptr():
+                    param.data = self._shown[index]
 
     def zero_grad(self, set_to_none=True):
         for param in self.module.parameters():
@@ -472,6 +491,10 @@ class DeepSpeedEngine(torch.nn.Module):
         if engine is not None:
             engine.close()
         self._comm.close()
+
+
+def _shape_of(param):
+    return param._zinc.shape if hasattr(param, "_zinc") else param.shape
 
 
 def _floats_at(address, n):

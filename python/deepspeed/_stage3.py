@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of stage 3: there only while they are used.
 
-A partitioned parameter has one `full` tensor for its whole life. Gathering gives that tensor's
-storage its bytes back and fills it; letting go takes them away again and leaves the parameter
-empty. Autograd saves views of weights, and a view follows its storage: so the bytes are really
-freed in between, and are right again when backward reads them. The storage must be torch's own;
-libzinc's buffer is copied from and released at once.
+While a partitioned parameter is used it shows libzinc's gathered copy, which lies in a block of
+torch's memory (_memory.py); else it is empty. Autograd saves views of weights, and a view follows
+its storage: so the bytes are really freed in between, and are right again when backward reads them.
 
-A shaped tensor over no bytes must never be read, so `full` is not shown while it is empty.
+Three kinds of parameter have a tensor `full` of their own, treated alike: those that libzinc keeps
+whole below stage3_param_persistence_threshold, which are copied; those of zero.Init before there is
+an engine, of which each rank keeps its part in `shard`; and any inside GatheredParameters, where the
+script may write.
 
-Before there is an engine (zero.Init) each rank keeps its part of the flat parameter in `shard`;
-afterwards the engine keeps it (`place`)."""
+A shaped tensor over no bytes must never be read, so it is not shown while it is empty."""
 import ctypes
 import enum
 import itertools
@@ -18,6 +18,7 @@ import itertools
 import torch
 import torch.distributed as dist
 from torch.nn.modules import module as torch_module
+from zinc import EVAL
 from zinc.comm import gather_function
 
 from . import comm
@@ -54,14 +55,13 @@ class Part:
 
     def __init__(self, param, dtype):
         """Collective: rank 0's value is every rank's."""
-        self._begin(param)
+        self._begin(param, dtype)
         if param.device.type != "cpu":
             raise NotImplementedError(f"zinc: a parameter on {param.device}: this front-end computes on the CPU. "
                                       "Pass --use_cpu, or PartialState(cpu=True)")
         value = param.data.to(dtype).contiguous()
         value = value.clone() if _n_ranks() > 1 else value
         from_rank(value, 0)
-        self._new_full(dtype)
         self.store(value)
         self._hide()
 
@@ -69,37 +69,68 @@ class Part:
     def of_engine(cls, param):
         """Of a whole parameter that hand_over follows."""
         out = cls.__new__(cls)
-        out._begin(param)
-        out._new_full(param.dtype)
+        out._begin(param, param.dtype)
         return out
 
-    def _begin(self, param):
-        self.param = param
+    def _begin(self, param, dtype):
+        self.param, self.dtype = param, dtype
         self.shape, self.n = param.shape, param.numel()
-        self.place = None  # (engine, parameter, unit) once there is an engine
-        self.holds = 0     # who needs the values now
+        self.place = None      # (engine, parameter, unit) once there is an engine
+        self.block = None      # the tensor that shows the engine's block, once it was seen
+        self.full = None       # a tensor of its own, whose bytes come and go
+        self.acquired = False  # the engine's copy is shown
+        self.holds = 0         # who needs the values now
         self.shard = None
         param._zinc = self
         param.ds_id, param.ds_numel, param.ds_shape = next(_ids), self.n, self.shape
         param.partition = lambda *a, **k: None
         param.all_gather = lambda *a, **k: hold([self])
 
-    def _new_full(self, dtype):
-        self.full = torch.empty(self.shape, dtype=dtype)
-        self.full.untyped_storage().resize_(0)
-
     def _hide(self):
-        self.param.data = torch.empty(0, dtype=self.full.dtype)
-        self.full.untyped_storage().resize_(0)
+        self.param.data = torch.empty(0, dtype=self.dtype)
         self.param.ds_status = ZeroParamStatus.NOT_AVAILABLE
+        if self.acquired:
+            self.acquired = False
+            self.place[0].release(self.place[2])
+        elif self.full is not None:
+            self.full.untyped_storage().resize_(0)
 
-    def _show(self):
-        """The parameter is whole, its values are not there yet."""
-        self.full.untyped_storage().resize_(self.n * self.full.element_size())
-
-    def _shown(self):
-        self.param.data = self.full
+    def _shown(self, tensor):
+        self.param.data = tensor
         self.param.ds_status = ZeroParamStatus.AVAILABLE
+
+    def _own(self):
+        """`full` with room for the values."""
+        if self.full is None:
+            self.full = torch.empty(self.shape, dtype=self.dtype)
+        else:
+            self.full.untyped_storage().resize_(self.n * self.full.element_size())
+        return self.full
+
+    def show(self, kind, apart):
+        """Make the parameter whole, to be read in a pass of this kind. apart: in memory that is
+        nobody else's."""
+        if self.place is None:
+            self._from_shards()
+            return
+        engine, index, unit = self.place
+        engine.acquire(unit, kind)
+        if self.block is None:
+            self.block = engine.memory.view(engine.data(index), self.shape, self.dtype)
+        if self.block is not None and not apart:
+            self.acquired = True
+            self._shown(self.block)
+            return
+        if self.block is not None:
+            self.full = None  # what autograd saves of the copy must stay
+        copy_out(engine, index, self._own())
+        engine.release(unit)
+        self._shown(self.full)
+
+    def bytes(self):
+        """What the parameter takes now."""
+        return sum(t.untyped_storage().size() for t in (self.full, self.shard) if t is not None) + \
+            self.n * self.dtype.itemsize * self.acquired
 
     def store(self, value):
         """Keep this rank's part of a whole value, equal on every rank. Before there is an
@@ -116,13 +147,14 @@ class Part:
         if n_ranks > 1 and self.n:
             whole = torch.empty(self.shard.numel() * n_ranks, dtype=self.shard.dtype)
             gather_function(dist)(whole.view(torch.uint8), self.shard.view(torch.uint8))
-        self.full.reshape(-1).copy_(whole[:self.n])
+        self._own().reshape(-1).copy_(whole[:self.n])
+        self._shown(self.full)
 
     def hand_over(self, engine, index, unit, dtype):
         """The engine has the values from now on."""
-        self.place, self.shard = (engine, index, unit), None
-        if self.full.dtype != dtype:
-            self._new_full(dtype)
+        self._hide()
+        self.place, self.shard, self.block, self.dtype = (engine, index, unit), None, None, dtype
+        self.full = None
         self._hide()
 
 
@@ -134,34 +166,14 @@ def copy_out(engine, index, into):
 
 
 @torch.no_grad()
-def hold(parts, kind=None):
-    """Make parameters whole until let_go. Collective: the same parts, in the same order, on every
-    rank."""
+def hold(parts, kind=EVAL, apart=False):
+    """Make parameters whole until let_go, for a pass of libzinc's. Collective: the same parts, in
+    the same order, on every rank."""
     missing = [p for p in parts if p.holds == 0]
     for part in parts:
         part.holds += 1
-    at = 0
-    while at < len(missing):
-        part = missing[at]
-        if part.place is None:
-            part._show()
-            part._from_shards()
-            part._shown()
-            at += 1
-            continue
-        engine, _index, unit = part.place
-        if kind is None:
-            engine.acquire(unit)
-        else:
-            engine.acquire(unit, kind)
-        while at < len(missing) and missing[at].place and missing[at].place[2] == unit and \
-                missing[at].place[0] is engine:
-            part = missing[at]
-            part._show()
-            copy_out(engine, part.place[1], part.full)
-            part._shown()
-            at += 1
-        engine.release(unit)
+    for part in missing:
+        part.show(kind, apart)
 
 
 def let_go(parts):
@@ -194,7 +206,7 @@ class GatheredParameters:
         self.modifier_rank = modifier_rank
 
     def __enter__(self):
-        hold(self.parts)
+        hold(self.parts, apart=True)
 
     @torch.no_grad()
     def __exit__(self, kind, _value, _trace):
@@ -207,7 +219,7 @@ class GatheredParameters:
     def _keep(self):
         written = {}  # engine -> {number: new value}
         for part in self.parts:
-            value = part.param.data.to(part.full.dtype).contiguous()
+            value = part.param.data.to(part.dtype).contiguous()
             if value.shape != part.shape:
                 raise RuntimeError(f"zinc: a parameter of {tuple(part.shape)} became {tuple(value.shape)} inside "
                                    "GatheredParameters: write its values in place")

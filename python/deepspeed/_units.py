@@ -7,7 +7,7 @@ the moment that a gradient reaches an output of one until the last gradient of t
 import dataclasses
 
 import torch
-from zinc import BACKWARD
+from zinc import BACKWARD, EVAL
 
 from ._stage3 import hold, let_go
 
@@ -25,10 +25,10 @@ class Unit:
         self.held = {"forward": False, "backward": False}
         self.inputs_left = 0   # inputs whose gradient is still to come
 
-    def hold(self, why):
+    def hold(self, why, kind):
         if not self.held[why]:
             self.held[why] = True
-            hold(self.parts, BACKWARD if why == "backward" else None)
+            hold(self.parts, kind)
 
     def drop(self, why):
         if self.held[why]:
@@ -100,8 +100,9 @@ def _tensors(value):
 class Hooks:
     """Hooks of one engine's units on one module tree."""
 
-    def __init__(self, module, units):
-        self.handles = []
+    def __init__(self, module, units, forward_kind=lambda: EVAL):
+        """forward_kind: what a forward pass that begins now is for libzinc."""
+        self.handles, self.forward_kind = [], forward_kind
         self.units_of = {}  # module -> units that it reads, in their order
         unit_of = {p: u for u in units for p in u.params}
         self.unit_of = unit_of
@@ -130,11 +131,11 @@ class Hooks:
             self.units_of[module] = self.units_of[module] + [unit]
 
     def _before(self, module, args, kwargs):
-        mine = self.units_of[module]
+        mine, kind = self.units_of[module], self.forward_kind()
         self.running.setdefault(module, []).append(mine)
         for unit in mine:
             unit.in_forward += 1
-            unit.hold("forward")
+            unit.hold("forward", kind)
             if unit.has_frozen and unit.in_forward == 1 and torch.is_grad_enabled():
                 self._watch_inputs(unit, (args, kwargs))
 
@@ -154,7 +155,7 @@ class Hooks:
         if mine and torch.is_grad_enabled():
             def arrives(_grad):
                 for unit in mine:
-                    unit.hold("backward")
+                    unit.hold("backward", BACKWARD)
 
             for tensor in _tensors(output):
                 if tensor.requires_grad:

@@ -42,7 +42,7 @@ def reference(how, n_ranks=2, n_steps=3):
 
 
 def bytes_of(module):
-    return {n: p._zinc.full.untyped_storage().size() for n, p in module.named_parameters()}
+    return {n: p._zinc.bytes() for n, p in module.named_parameters()}
 
 
 def norms_of(how, stage):
@@ -63,6 +63,9 @@ def norms_of(how, stage):
                 assert not any(bytes_of(engine.module).values()), bytes_of(engine.module)
             engine.step()
         norms.append(engine.get_global_grad_norm())
+    if stage == 3:  # counted by libzinc: two units, and between steps nothing
+        assert 0 < engine.zinc.stats()["live_peak"] <= engine._most_live(), engine.zinc.stats()
+        assert engine.zinc.memory.bytes() == 0
     engine.destroy()
     return norms
 
@@ -113,7 +116,7 @@ def evaluated_then_trained():
     engine.backward(loss)
     engine.step()
     after = loss_of(model, 0, 0, 0).item()  # around the engine
-    left = sum(p._zinc.full.untyped_storage().size() for p in model.parameters() if hasattr(p, "_zinc"))
+    left = sum(p._zinc.bytes() for p in model.parameters() if hasattr(p, "_zinc"))
     engine.destroy()
     looking.destroy()
     return [before, loss.item(), after, left, model.counts.tolist()]

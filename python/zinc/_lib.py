@@ -63,10 +63,19 @@ class Group(Struct):
     ]
 
 
+GetMemory = CFUNCTYPE(c_void_p, c_void_p, c_int, c_size_t)
+PutMemory = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
+
+
+class ParamMemory(Struct):
+    _fields_ = [("struct_size", c_size_t), ("ctx", c_void_p), ("get", GetMemory), ("put", PutMemory)]
+
+
 class EngineParams(Struct):
     _fields_ = [("struct_size", c_size_t), ("comm", c_void_p), ("config", c_void_p),
                 ("optimizer", c_int), ("groups", c_void_p), ("n_groups", c_int),
-                ("grad_divisor", c_double), ("share_parameters", c_int)]
+                ("grad_divisor", c_double), ("share_parameters", c_int),
+                ("param_memory", c_void_p)]
 
 
 class Param(Struct):
@@ -245,6 +254,15 @@ class _Library:
 
 lib = _Library()
 _caught = threading.local()  # what a callback of the call under way has raised
+
+
+def kept_error(function, *args):
+    """The result of a callback that gives a pointer: None, and the cause of an Error, if it raises."""
+    try:
+        return function(*args)
+    except BaseException as error:  # nothing may pass through C
+        _caught.error = error
+        return None
 
 
 def guarded(function, status=E_INVALID):

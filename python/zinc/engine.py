@@ -56,8 +56,14 @@ class Engine:
     """A zinc_engine. Methods are the functions of zinc/engine.h; values come and go through
     functions that take and give torch-free addresses."""
 
-    def __init__(self, comm, config, groups=None, optimizer=True, grad_divisor=1.0):
+    def __init__(self, comm, config, groups=None, optimizer=True, grad_divisor=1.0, memory=None):
+        """memory: whole parameters lie where memory.get(block, n_bytes) says, an address, until
+        memory.put(block); see zinc_param_memory."""
         self.comm, self.handle = comm, c_void_p()
+        self.memory = memory
+        self._memory = memory and _lib.ParamMemory(
+            get=_lib.GetMemory(lambda _ctx, block, n: _lib.kept_error(memory.get, block, n)),
+            put=_lib.PutMemory(lambda _ctx, block, _ptr: memory.put(block)))
         self.n_params = self.n_units = 0
         self.params = []  # (name, n_elems, shape, trainable)
         array = (_lib.Group * len(groups))(*groups) if groups else None
@@ -65,7 +71,8 @@ class Engine:
                                    optimizer=0 if optimizer else 1,
                                    groups=ctypes.cast(array, c_void_p) if array else None,
                                    n_groups=len(groups) if groups else 0, grad_divisor=grad_divisor,
-                                   share_parameters=0)
+                                   share_parameters=0,
+                                   param_memory=ctypes.addressof(self._memory) if memory else None)
         lib.engine_create(byref(params), byref(self.handle))
 
     def add_unit(self, name):
