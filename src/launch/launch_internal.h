@@ -125,8 +125,9 @@ struct zn_plan {
     bool this_host;    /* all processes start from this host's agent, wherever their ranks are */
     char *master_addr; /* owned */
     int master_port;
-    char *cwd;  /* ranks start here on every host */
-    char *self; /* this program; the same path is expected on every host */
+    int port_fd; /* keeps the port from other launchers here; -1: none */
+    char *cwd;   /* ranks start here on every host */
+    char *self;  /* this program; the same path is expected on every host */
 };
 
 /** zn_plan_create without the hosts of these names (NULL: with all). */

@@ -7,10 +7,12 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/fs.h"
@@ -82,6 +84,25 @@ bool zn_port_is_free(int port, int *out)
     if (good && out)
         *out = ntohs(address.sin_port);
     return good;
+}
+
+/* A port that is free now is bound by rank 0 only seconds later; until then a name of its own in
+ * the abstract socket space, which belongs to the network namespace as ports do, keeps other
+ * launchers of this host from it. */
+static bool reserve_port(int port, int *fd)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    const int n =
+        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "zinc-master-port-%d", port);
+    *fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0 ||
+        bind(*fd, (const struct sockaddr *)&name,
+             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0 ||
+        errno != EADDRINUSE)
+        return true; /* where there is no such space there is no reservation */
+    close(*fd);
+    *fd = -1;
+    return false;
 }
 
 /* ---- hosts ---- */
@@ -159,6 +180,15 @@ static zinc_status choose_address(const zn_launch_options *o, zn_plan *plan)
     return zn_strdup(address, &plan->master_addr);
 }
 
+/* Whether the port is free here; it is then this job's. zinc train itself uses none. */
+static bool take_port(zn_plan *plan, int port)
+{
+    if (!zn_port_is_free(port, NULL) || (!plan->native && !reserve_port(port, &plan->port_fd)))
+        return false;
+    plan->master_port = port;
+    return true;
+}
+
 static zinc_status choose_port(const zn_launch_options *o, zn_plan *plan)
 {
     const char *given = zn_launch_getenv("MASTER_PORT");
@@ -174,7 +204,7 @@ static zinc_status choose_port(const zn_launch_options *o, zn_plan *plan)
     const bool here = plan->pool.n > 0 && zn_host_is_local(plan->pool.hosts[0].name, false) &&
                       !(o->no_ssh && o->node_rank > 0);
     plan->master_port = port > 0 ? (int)port : ZN_DEFAULT_MASTER_PORT;
-    if (!here || zn_port_is_free(plan->master_port, NULL))
+    if (!here || take_port(plan, plan->master_port))
         return ZINC_OK; /* another host's ports cannot be seen from here */
     if (port > 0)
         ZN_FAIL(ZINC_E_CONFIG,
@@ -185,9 +215,10 @@ static zinc_status choose_port(const zn_launch_options *o, zn_plan *plan)
                 "port %d is in use on this host; give the same --master_port on "
                 "every host",
                 plan->master_port);
-    if (!zn_port_is_free(0, &plan->master_port))
-        ZN_FAIL(ZINC_E_IO, "no free TCP port on this host: %s", strerror(errno));
-    return ZINC_OK;
+    for (int i = 0, free_port; i < 100 && zn_port_is_free(0, &free_port); i++)
+        if (take_port(plan, free_port))
+            return ZINC_OK;
+    ZN_FAIL(ZINC_E_IO, "no free TCP port on this host: %s", strerror(errno));
 }
 
 /* ---- ranks ---- */
@@ -365,6 +396,7 @@ zinc_status zn_plan_create_without(const zn_launch_options *o, const zn_words *l
     zn_plan *plan = NULL;
     zn_words env = {0};
     ZN_TRY(zn_alloc(&plan, sizeof *plan, "the plan"));
+    plan->port_fd = -1;
     ZN_TRY_GOTO(check_options(o));
     ZN_TRY_GOTO(select_hosts(o, &plan->pool));
     if (lost)
@@ -398,6 +430,8 @@ void zn_plan_destroy(zn_plan *plan)
         zn_words_fini(&plan->processes[i].argv);
         zn_free(plan->processes[i].cores);
     }
+    if (plan->port_fd >= 0)
+        close(plan->port_fd);
     zn_free(plan->processes);
     zn_pool_fini(&plan->pool);
     zn_free(plan->master_addr);

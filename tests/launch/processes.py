@@ -153,11 +153,24 @@ def test_the_first_failure_ends_all_and_gives_its_code(tmp):
 
 
 def test_a_rank_that_is_killed(tmp):
-    job = Job(tmp, *bash(WAIT + "sleep 97"))
+    for sig in (signal.SIGKILL, signal.SIGSEGV):
+        for name in glob.glob(os.path.join(tmp, "pid.*")):
+            os.unlink(name)
+        job = Job(tmp, *bash(WAIT + "sleep 97"))
+        pids = job.pids(6)
+        os.kill(pids["2"], sig)
+        job.end(128 + sig)
+        holds(job.text(job.err), f"rank 2 on localhost was ended by signal {int(sig)}")
+        gone(pids.values())
+
+
+def test_a_rank_without_memory_ends_all_and_says_so(tmp):
+    words = train(tmp, "run$RANK")[2:]
+    job = Job(tmp, *bash(WAIT + f'test $RANK = 1 || sleep 97; until test -e go; do sleep 0.02; done; exec {ZINC} {" ".join(words)} --device_memory 1MB'))
     pids = job.pids(6)
-    os.kill(pids["2"], signal.SIGKILL)
-    job.end(137)
-    holds(job.text(job.err), "rank 2 on localhost was ended by signal 9")
+    job.write("go", "")
+    job.end(3)
+    holds(job.text(job.err), "rank 1 on localhost exited with code 3; its last lines:", "memory")
     gone(pids.values())
 
 
@@ -427,6 +440,47 @@ def test_a_busy_port_is_refused_if_asked_for_and_avoided_if_not(tmp):
         Job(tmp, "--", "true", env={"MASTER_PORT": str(port)}).end(1)
     job = Job(tmp, *bash("echo $MASTER_PORT"), env={"MASTER_PORT": str(port)}, ranks=1).end(0)
     assert job.text(job.out) == f"{port}\n"
+
+
+LISTEN = """import os, socket, sys
+s = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+c = socket.create_connection(s.getsockname())
+print(os.environ["MASTER_PORT"], flush=True)
+sys.exit(0) if "once" in sys.argv else s.accept()[0].recv(1)
+"""
+
+
+def test_two_jobs_at_once_take_two_ports_and_do_not_touch_each_other(tmp):
+    jobs = []
+    for name in "ab":
+        os.mkdir(os.path.join(tmp, name))
+        jobs.append(Job(os.path.join(tmp, name), *bash(WAIT + 'echo $MASTER_PORT >port.$RANK; until test -e go; do sleep 0.05; done')))
+    pids = [job.pids(6) for job in jobs]
+    ports = [{job.text(p).strip() for p in glob.glob(os.path.join(job.tmp, "port.*"))} for job in jobs]
+    assert len(ports[0]) == len(ports[1]) == 1 and ports[0] != ports[1], ports
+    os.kill(pids[0]["1"], signal.SIGKILL)
+    jobs[0].end(137)
+    gone(pids[0].values())
+    assert all(is_alive(pid) for pid in pids[1].values())
+    jobs[1].write("go", "")
+    jobs[1].end(0)
+    gone(pids[1].values())
+
+
+def test_a_job_right_after_a_killed_one_gets_its_port(tmp):
+    def listen(*more):
+        return Job(tmp, "--master_port", port, "--", sys.executable, "-uc", LISTEN, *more, ranks=1)
+
+    port = str(plan(tmp, ranks=1)["master_port"])
+    job = listen()
+    wait_until(lambda: port in job.text(job.out), job)
+    os.kill(children(children(job.process.pid)[0])[-1], signal.SIGKILL)  # the first is the agent's guard
+    job.end(137)
+    listen("once").end(0)
+
+
+def test_no_program_of_the_system_is_needed_to_launch_here(tmp):
+    Job(tmp, "--", shutil.which("true"), env={"PATH": os.path.join(tmp, "nothing")}).end(0)
 
 
 def test_no_ssh_starts_one_hosts_ranks_on_each(tmp):

@@ -11,8 +11,12 @@ if(TARGET zinc)
   zn_launch_test(words test_arguments_arrive_byte_for_byte test_the_environment_says_who_a_rank_is
                  test_python_programs_modules_and_scripts_to_read_first test_programs_that_cannot_run
                  test_the_plan_is_made_without_reaching_a_host
-                 test_the_plan_shows_the_cores_of_each_rank test_cores_are_divided test_a_busy_port_is_refused_if_asked_for_and_avoided_if_not)
+                 test_the_plan_shows_the_cores_of_each_rank test_cores_are_divided test_a_busy_port_is_refused_if_asked_for_and_avoided_if_not
+                 test_no_program_of_the_system_is_needed_to_launch_here)
   zn_launch_test(ends test_the_first_failure_ends_all_and_gives_its_code test_a_rank_that_is_killed
+                 test_a_rank_without_memory_ends_all_and_says_so
+                 test_two_jobs_at_once_take_two_ports_and_do_not_touch_each_other
+                 test_a_job_right_after_a_killed_one_gets_its_port
                  test_a_rank_that_does_not_hear_sigterm_is_killed test_an_agent_that_is_killed
                  test_an_agent_that_is_stopped_is_lost_within_seconds
                  test_a_launcher_that_is_killed_takes_all_with_it)
