@@ -32,7 +32,8 @@ once) mkdir once 2>/dev/null || { echo "No route to host" >&2; exit 255; } ;;
 chatty) echo "Welcome to chatty!" ;;
 odd) exec env -i HOME="$HOME" PATH="$PATH" ZINC_ISA=ref sh -c "$*" ;;
 esac
-env -i HOME="$HOME" PATH="$PATH" ${LD_LIBRARY_PATH+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} sh -c "$*"
+mkdir -p "tmp.$host" # mpirun's daemons of one machine would make the same folders at once
+env -i HOME="$HOME" PATH="$PATH" TMPDIR="$PWD/tmp.$host" ${LD_LIBRARY_PATH+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} sh -c "$*"
 """
 
 
