@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hostfile.c — "NAME slots=N" lines, read as DeepSpeed's fetch_hostfile reads them
  * (deepspeed/launcher/runner.py, 0.19.8): what follows the digits is ignored, a host with no slots
- * is allowed and gets no rank. */
+ * is allowed and gets no rank. A byte order mark at the start is skipped. */
 #include "launch/launch_internal.h"
 
 #include <ctype.h>
@@ -61,6 +61,8 @@ static zinc_status parse_line(const line_at *line, zn_pool *pool)
     int name = 0, at, n_slots = 0;
     while (name < line->n && !isspace((unsigned char)line->text[name]))
         name++;
+    if (line->text[0] == '-') /* ssh and its like would take it for an option */
+        return fail_line(line, 0, "a host's name does not begin with '-'");
     for (at = name; at < line->n && isspace((unsigned char)line->text[at]); at++) {
     }
     if (at == line->n)
@@ -92,7 +94,8 @@ zinc_status zn_hostfile_parse(const char *text, size_t n_bytes, const char *path
     zinc_status status;
     zn_pool pool = {.is_hostfile = true};
     line_at line = {.path = path};
-    for (size_t begin = 0, end; begin < n_bytes; begin = end + 1) {
+    const size_t bom = n_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    for (size_t begin = bom, end; begin < n_bytes; begin = end + 1) {
         for (end = begin; end < n_bytes && text[end] != '\n' && text[end] != '\r'; end++) {
         }
         /* "\r\n" is one line end, a lone "\r" is one too */

@@ -140,7 +140,21 @@ static void a_bad_line_is_named_with_line_and_column(void **state)
     assert_fails(zn_hostfile_parse("a\0b slots=1", 11, "hosts", &pool), ZINC_E_CONFIG,
                  "hosts:1: a NUL byte");
     assert_fails(parse("# nothing\n", &pool), ZINC_E_CONFIG, "NAME slots=N");
+    assert_fails(parse("-oProxyCommand=x slots=1\n", &pool), ZINC_E_CONFIG,
+                 "hosts:1:1: a host's name");
     assert_null(pool.hosts);
+}
+
+static void a_byte_order_mark_is_no_part_of_a_name(void **state)
+{
+    (void)state;
+    zn_pool pool = {0};
+    assert_ok(parse("\xef\xbb\xbf"
+                    "a slots=2\r\n",
+                    &pool));
+    assert_int_equal(pool.n, 1);
+    assert_string_equal(pool.hosts[0].name, "a");
+    zn_pool_fini(&pool);
 }
 
 static void a_filter_takes_ranges_and_names_with_at_signs(void **state)
@@ -198,6 +212,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(counts_trim_as_deepspeed_does_but_never_above_the_slots, load,
                                     unload),
     cmocka_unit_test(a_bad_line_is_named_with_line_and_column),
+    cmocka_unit_test(a_byte_order_mark_is_no_part_of_a_name),
     cmocka_unit_test(a_filter_takes_ranges_and_names_with_at_signs),
     cmocka_unit_test(every_allocation_may_fail),
     cmocka_unit_test(lists_of_cores_are_sorted_and_checked),
