@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def watch(run, rows):
 
 def main():
     zinc, base = sys.argv[1], pathlib.Path(sys.argv[2])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder goes
     folder = pathlib.Path(tempfile.mkdtemp(prefix="zinc_1b3_", dir=base))
     try:
         CONFIG["zero_optimization"]["offload_optimizer"]["nvme_path"] = str(folder)

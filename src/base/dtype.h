@@ -64,6 +64,19 @@ static inline float zn_bf16_to_f32(uint16_t x)
     return zn_f32_from_bits((uint32_t)x << 16);
 }
 
+/* A float in two halves: its bf16 value, which rounds it, and the low bits of its own. */
+static inline uint16_t zn_f32_low(float x)
+{
+    return (uint16_t)(zn_f32_bits(x) & 0xFFFFu);
+}
+
+/** The float whose halves are zn_f32_to_bf16(x) and zn_f32_low(x): exact but for the payload of a
+ *  NaN, which stays one. */
+static inline float zn_f32_join(uint16_t hi, uint16_t lo)
+{
+    return zn_f32_from_bits(((uint32_t)(hi - (lo >> 15)) << 16) | lo);
+}
+
 uint16_t zn_f32_to_f16(float x);
 float zn_f16_to_f32(uint16_t x);
 

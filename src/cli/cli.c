@@ -174,7 +174,9 @@ static int run_words(int argc, char **argv)
 int zn_cli_main(int argc, char **argv)
 {
     /* A reader that goes away must not kill a training run in the middle of a save: the write
-     * fails with EPIPE instead. Programs started from here need SIGPIPE set back to its default. */
+     * fails with EPIPE instead; so does one that reaches a limit on the size of files, with EFBIG.
+     * Programs started from here need both set back to their default. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     return finish_stdout(run_words(argc, argv));
 }

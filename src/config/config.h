@@ -83,7 +83,7 @@ typedef struct zn_config_values {
     } fp16;
     struct {
         bool enabled;
-        bool check_grad_overflow;
+        bool check_grad_overflow, split_masters;
     } bf16;
 
     struct {

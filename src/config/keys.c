@@ -252,6 +252,9 @@ const zn_key zn_keys[] = {
       .doc = "train in bf16"),
     H("bf16.check_grad_overflow", BOOL, "true", TO(BOOL, bf16.check_grad_overflow),
       .doc = "skip a step whose gradients are infinite or NaN"),
+    H("bf16.split_masters", BOOL, "true", TO(BOOL, bf16.split_masters),
+      .doc = "Zinc's own: masters beside their parameters keep only the 16 bits that those lack; "
+             "same numbers, 14 bytes a parameter for 16"),
     A("bf16.immediate_grad_update", BOOL, "false", "gradients are always added as they come",
       .flags = ZN_KEY_FULFILLED, .doc = "add to the fp32 gradient in the backward hook"),
     R("bf16.bf16_master_weights_and_grads", BOOL, "false", MASTERS,

@@ -88,6 +88,7 @@ void zn_engine_zero_params(const zn_engine_params *params, zn_zero_params *out)
     out->sub_group = c->zero.sub_group_size;
     out->overlap_comm = c->zero.overlap_comm;
     out->share_parameters = params->share_parameters;
+    out->split_masters = c->bf16.split_masters;
     set_sharding(c, out);
     out->optimizer_tier = tier_of(c->zero.offload_optimizer);
     out->param_tier = tier_of(c->zero.offload_param);

@@ -50,7 +50,8 @@ typedef struct zn_attention {
  * The gradient used is g = grad[i] * *grad_scale. */
 typedef struct zn_update_args {
     int64_t n;
-    float *master;    /* [n] fp32, updated in place */
+    float *master;    /* [n] fp32, updated in place; NULL: split, */
+    uint16_t *low;    /* then [n] the low halves, the high ones being out16 (zn_f32_join) */
     float *state[2];  /* [n] each */
     const void *grad; /* [n] of grad_dtype */
     zn_dtype grad_dtype;

@@ -14,6 +14,9 @@ zinc_status zn_check_update(const char *name, const zn_update_args *args)
     ZN_TRY(zn_check_float(name, args->grad_dtype));
     if (args->out16)
         ZN_TRY(zn_check_float(name, args->out_dtype));
+    if (!args->master && (!args->low || !args->out16 || args->out_dtype != ZN_DTYPE_BF16))
+        ZN_FAIL(ZINC_E_INVALID, "%s: a master in halves needs both, the high one in bfloat16",
+                name);
     return ZINC_OK;
 }
 

@@ -32,7 +32,8 @@ typedef struct zn_optim_hyper {
 
 typedef struct zn_optim_segment {
     int64_t n;                         /* elements */
-    float *master;                     /* [n] updated in place */
+    float *master;                     /* [n] updated in place; NULL: in halves, low and out16 */
+    uint16_t *low;                     /* [n] of a split master (zn_update_args.low) */
     float *state[ZN_OPTIM_MAX_STATES]; /* [n] each */
     const void *grad;                  /* [n] of grad_dtype */
     zn_dtype grad_dtype;

@@ -141,6 +141,7 @@ zn_update_args zn_optim_args(const zn_optim_step *step, const zn_optim_segment *
     return (zn_update_args){
         .n = segment->n,
         .master = segment->master,
+        .low = segment->low,
         .state = {segment->state[0], segment->state[1]},
         .grad = segment->grad,
         .grad_dtype = segment->grad_dtype,

@@ -34,6 +34,10 @@ static zinc_status fill_masters(zn_zero *zero)
                    (size_t)walk.n * sizeof(float));
         if (region->master_is_param)
             continue;
+        if (region->split) { /* a rounded value has no low half */
+            memset(zn_zero_low_at(zero, walk.piece, walk.offset), 0, (size_t)walk.n * 2);
+            continue;
+        }
         ZN_TRY(zero->p.kernels->convert(
             zn_device_compute(zero->p.dev),
             zn_zero_state_at(zero, ZN_ZERO_MASTERS, walk.piece, walk.offset), ZN_DTYPE_F32,
@@ -151,6 +155,32 @@ static zinc_status visit_all_frozen(zn_zero *zero, zn_zero_visit_fn visit, void 
     return walk.status;
 }
 
+/* Masters in halves are joined for the visit. */
+static zinc_status visit_split(zn_zero *zero, const zn_zero_walk *walk, zn_zero_visit_fn visit,
+                               void *ctx)
+{
+    const zn_zero_piece *piece = walk->piece;
+    for (int64_t done = 0; done < walk->n; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = walk->n - done, at = walk->offset + done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+        const uint16_t *hi = zn_zero_param_at(zero, piece, at);
+        const uint16_t *lo = zn_zero_low_at(zero, piece, at);
+        for (int64_t i = 0; i < m; i++)
+            zero->fill_buffer[i] = zn_f32_join(hi[i], lo[i]);
+        ZN_TRY(visit(ctx, piece->param, piece->param_offset + at, m, zero->fill_buffer));
+    }
+    return ZINC_OK;
+}
+
+static zinc_status visit_part(zn_zero *zero, int what, const zn_zero_walk *walk,
+                              zn_zero_visit_fn visit, void *ctx)
+{
+    if (what == ZN_ZERO_MASTERS && zero->regions[walk->piece->region].split)
+        return visit_split(zero, walk, visit, ctx);
+    return visit(ctx, walk->piece->param, walk->piece->param_offset + walk->offset, walk->n,
+                 zn_zero_state_at(zero, what, walk->piece, walk->offset));
+}
+
 zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void *ctx)
 {
     zn_zero_walk walk = {.read = 1u << (ZN_ZERO_RUN_MASTERS + what - ZN_ZERO_MASTERS)};
@@ -158,30 +188,57 @@ zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void 
         ZN_TRY(visit_all_frozen(zero, visit, ctx));
     while (zn_zero_walk_next(zero, &walk))
         if (saves_here(zero, walk.index))
-            ZN_TRY(visit(ctx, walk.piece->param, walk.piece->param_offset + walk.offset, walk.n,
-                         zn_zero_state_at(zero, what, walk.piece, walk.offset)));
+            ZN_TRY(visit_part(zero, what, &walk, visit, ctx));
     return walk.status;
 }
 
 /* ---- restoring ---- */
 
-static zinc_status restore_part(zn_zero *zero, const zn_zero_walk *walk, zn_zero_restore_fn read,
-                                void *ctx)
+static zinc_status restore_split(zn_zero *zero, const zn_zero_walk *walk, zn_zero_restore_fn read,
+                                 void *ctx)
+{
+    const zn_zero_piece *piece = walk->piece;
+    for (int64_t done = 0; done < walk->n; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = walk->n - done, at = walk->offset + done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+        uint16_t *hi = zn_zero_param_at(zero, piece, at), *lo = zn_zero_low_at(zero, piece, at);
+        ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, piece->param_offset + at, m,
+                    zero->fill_buffer));
+        for (int64_t i = 0; i < m; i++) {
+            hi[i] = zn_f32_to_bf16(zero->fill_buffer[i]);
+            lo[i] = zn_f32_low(zero->fill_buffer[i]);
+        }
+    }
+    return ZINC_OK;
+}
+
+static zinc_status restore_master(zn_zero *zero, const zn_zero_walk *walk, zn_zero_restore_fn read,
+                                  void *ctx)
 {
     const zn_zero_piece *piece = walk->piece;
     const zn_zero_region *region = &zero->regions[piece->region];
-    const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
-    const int64_t at = piece->param_offset + walk->offset;
+    if (region->split)
+        return restore_split(zero, walk, read, ctx);
     float *master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset);
-    ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, at, walk->n, master));
-    for (int k = 0; k < n_states; k++)
-        ZN_TRY(read(ctx, k, piece->param, at, walk->n,
-                    zn_zero_state_at(zero, k, piece, walk->offset)));
+    ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, piece->param_offset + walk->offset, walk->n,
+                master));
     if (region->master_is_param)
         return ZINC_OK;
     return zero->p.kernels->convert(zn_device_compute(zero->p.dev),
                                     zn_zero_param_at(zero, piece, walk->offset),
                                     region->param.dtype, master, ZN_DTYPE_F32, 1.0f, walk->n);
+}
+
+static zinc_status restore_part(zn_zero *zero, const zn_zero_walk *walk, zn_zero_restore_fn read,
+                                void *ctx)
+{
+    const zn_zero_piece *piece = walk->piece;
+    const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
+    ZN_TRY(restore_master(zero, walk, read, ctx));
+    for (int k = 0; k < n_states; k++)
+        ZN_TRY(read(ctx, k, piece->param, piece->param_offset + walk->offset, walk->n,
+                    zn_zero_state_at(zero, k, piece, walk->offset)));
+    return ZINC_OK;
 }
 
 /* A frozen parameter goes the way it first came. */

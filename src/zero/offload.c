@@ -81,12 +81,14 @@ static void place_masters(zn_zero *zero)
             region->param = (zn_zero_view){NULL, zero->p.param_dtype, region->slab_stride, 0};
         if (!region->offloaded)
             continue;
-        region->master_is_param = zn_zero_masters_are_params(zero, region);
         if (region->master_is_param)
             region->master = region->param;
+        else if (region->split)
+            region->master =
+                packed_at(region, zero->host_low_slab, region->master_first, ZN_DTYPE_BF16);
         else if (zero->host_master_slab)
             region->master =
-                packed_at(region, zero->host_master_slab, region->slab_first, ZN_DTYPE_F32);
+                packed_at(region, zero->host_master_slab, region->master_first, ZN_DTYPE_F32);
         else
             region->master = (zn_zero_view){0};
         for (int k = 0; k < n_states(zero) && zero->host_state_slab[k]; k++)
@@ -106,9 +108,13 @@ static zinc_status alloc_host_optimizer(zn_zero *zero)
     if (!zero->grads_on_disk)
         ZN_TRY(zn_zero_host_alloc(zero, ZN_MEM_GRADIENTS, n_bytes, "gradients",
                                   &zero->host_grad_slab));
-    if (on_host && zero->own_masters)
-        ZN_TRY(zn_zero_host_alloc(zero, ZN_MEM_MASTERS, n_bytes, "fp32 master weights",
-                                  &zero->host_master_slab));
+    if (zero->host_masters > 0)
+        ZN_TRY(zn_zero_host_alloc(zero, ZN_MEM_MASTERS, zero->host_masters * (int64_t)sizeof(float),
+                                  "fp32 master weights", &zero->host_master_slab));
+    if (zero->host_low_elems > 0)
+        ZN_TRY(zn_zero_host_alloc(zero, ZN_MEM_MASTERS,
+                                  zero->host_low_elems * (int64_t)sizeof(uint16_t),
+                                  "low halves of master weights", &zero->host_low_slab));
     for (int k = 0; on_host && k < n_states(zero); k++)
         ZN_TRY(zn_zero_host_alloc(zero, ZN_MEM_OPTIMIZER_STATE, n_bytes,
                                   zero->p.optim->state_names[k], &zero->host_state_slab[k]));
@@ -179,6 +185,7 @@ void zn_zero_offload_free(zn_zero *zero)
     zn_zero_windows_free(zero);
     zn_device_free(dev, zero->host_param_slab);
     zn_device_free(dev, zero->host_master_slab);
+    zn_device_free(dev, zero->host_low_slab);
     zn_device_free(dev, zero->host_grad_slab);
     for (int k = 0; k < ZN_OPTIM_MAX_STATES; k++)
         zn_device_free(dev, zero->host_state_slab[k]);

@@ -251,13 +251,18 @@ static zn_optim_segment segment_of(const zn_zero *zero, const zn_zero_walk *walk
     const zn_zero_piece *piece = walk->piece;
     const zn_zero_region *region = &zero->regions[piece->region];
     zn_optim_segment s = {.n = walk->n,
-                          .master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset),
                           .grad = zn_zero_grad_at(zero, piece, walk->offset),
                           .grad_dtype = region->grad.dtype,
                           .out16 = out,
                           .out_dtype = region->param.dtype,
                           .param = piece->param,
                           .group = zero->group_of_param[piece->param]};
+    if (region->split) {
+        s.low = zn_zero_low_at(zero, piece, walk->offset);
+        s.out16 = zn_zero_param_at(zero, piece, walk->offset);
+    } else {
+        s.master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset);
+    }
     for (int k = 0; k < zero->p.optim->n_states; k++)
         s.state[k] = zn_zero_state_at(zero, k, piece, walk->offset);
     return s;
@@ -399,6 +404,9 @@ void zn_zero_formula_bytes(const zn_zero_params *params, int n_ranks, const zn_p
     if (second > 0 && !shared)
         out->parameters += (psi - persistent) * p / second;
     out->gradients = trainable * g * (full_grads ? 1 : 1 / S);
-    out->masters = params->param_dtype == ZN_DTYPE_F32 ? 0 : trainable * 4 * shard;
+    const bool beside = params->split_masters && params->param_dtype == ZN_DTYPE_BF16 &&
+                        params->optimizer_tier == params->param_tier &&
+                        params->param_tier != ZN_ZERO_ON_DISK;
+    out->masters = params->param_dtype == ZN_DTYPE_F32 ? 0 : trainable * (beside ? 2 : 4) * shard;
     out->optimizer_state = trainable * 4 * n_states * shard;
 }

@@ -20,6 +20,7 @@ void zn_zero_params_defaults(zn_zero_params *out)
                             .max_reuse_distance = 1000000000,
                             .sub_group = 1000000000,
                             .share_parameters = true,
+                            .split_masters = true,
                             .disk_io = zn_disk_io_defaults(),
                             .max_param_on_host = 1000000000,
                             .param_buffer_elems = 100000000,
@@ -154,25 +155,38 @@ static zinc_status alloc_params(zn_zero *zero)
     return ZINC_OK;
 }
 
-/* Whether a region has this kind of quantity in a slab on the device. */
-static bool on_device(const zn_zero_region *region)
+/* Which trainable regions a slab on the device is for. */
+typedef bool (*region_filter)(const zn_zero_region *region);
+
+static bool is_resident(const zn_zero_region *region)
 {
     return region->trainable && !region->offloaded;
 }
 
-/* Lay one fp32-like quantity of every trainable region into a new slab. */
-static zinc_status alloc_quantity(zn_zero *zero, zn_mem_category category, bool full,
-                                  zn_dtype dtype, const char *what, void **slab, size_t view_offset)
+static bool has_whole_masters(const zn_zero_region *region)
+{
+    return is_resident(region) && !region->master_is_param && !region->split;
+}
+
+static bool has_low_halves(const zn_zero_region *region)
+{
+    return is_resident(region) && region->split;
+}
+
+/* Lay one quantity of these regions into a new slab. */
+static zinc_status alloc_quantity(zn_zero *zero, zn_mem_category category, region_filter filter,
+                                  bool full, zn_dtype dtype, const char *what, void **slab,
+                                  size_t view_offset)
 {
     int64_t total = 0;
     for (int r = 0; r < zero->n_regions; r++)
-        if (on_device(&zero->regions[r]))
+        if (filter(&zero->regions[r]))
             total += slab_elems(&zero->regions[r], full);
     ZN_TRY(slab_alloc(zero, category, total, dtype, what, slab));
     char *base = *slab;
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
-        if (!on_device(region))
+        if (!filter(region))
             continue;
         const zn_zero_view view =
             full ? full_view(region, base, dtype) : packed_view(region, base, dtype);
@@ -185,20 +199,17 @@ static zinc_status alloc_quantity(zn_zero *zero, zn_mem_category category, bool 
 static zinc_status alloc_optimizer(zn_zero *zero)
 {
     const bool full = zero->p.stage == 0;
-    if (zero->p.param_dtype == ZN_DTYPE_F32) {
-        for (int r = 0; r < zero->n_regions; r++) {
-            if (zero->regions[r].offloaded)
-                continue;
+    const size_t master = offsetof(zn_zero_region, master);
+    for (int r = 0; r < zero->n_regions; r++)
+        if (!zero->regions[r].offloaded && zero->regions[r].master_is_param)
             zero->regions[r].master = zero->regions[r].param;
-            zero->regions[r].master_is_param = true;
-        }
-    } else {
-        ZN_TRY(alloc_quantity(zero, ZN_MEM_MASTERS, full, ZN_DTYPE_F32, "fp32 master weights",
-                              &zero->master_slab, offsetof(zn_zero_region, master)));
-    }
+    ZN_TRY(alloc_quantity(zero, ZN_MEM_MASTERS, has_whole_masters, full, ZN_DTYPE_F32,
+                          "fp32 master weights", &zero->master_slab, master));
+    ZN_TRY(alloc_quantity(zero, ZN_MEM_MASTERS, has_low_halves, full, ZN_DTYPE_BF16,
+                          "low halves of master weights", &zero->low_slab, master));
     const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
     for (int k = 0; k < n_states; k++)
-        ZN_TRY(alloc_quantity(zero, ZN_MEM_OPTIMIZER_STATE, full, ZN_DTYPE_F32,
+        ZN_TRY(alloc_quantity(zero, ZN_MEM_OPTIMIZER_STATE, is_resident, full, ZN_DTYPE_F32,
                               zero->p.optim->state_names[k], &zero->state_slab[k],
                               offsetof(zn_zero_region, state) + (size_t)k * sizeof(zn_zero_view)));
     return ZINC_OK;
@@ -228,8 +239,8 @@ static zinc_status alloc_accumulators(zn_zero *zero)
 static zinc_status alloc_grads(zn_zero *zero)
 {
     const bool full = zn_zero_keeps_full_grads(zero);
-    ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, full, zero->p.grad_accum_dtype, "gradients",
-                          &zero->grad_slab, offsetof(zn_zero_region, grad)));
+    ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, is_resident, full, zero->p.grad_accum_dtype,
+                          "gradients", &zero->grad_slab, offsetof(zn_zero_region, grad)));
     ZN_TRY(alloc_accumulators(zero));
     if (zero->p.wire_dtype == ZN_DTYPE_F32)
         return ZINC_OK;
@@ -300,6 +311,7 @@ void zn_zero_store_free(zn_zero *zero)
     zn_device_free(zero->p.dev, zero->param_slab);
     zn_device_free(zero->p.dev, zero->secondary_slab);
     zn_device_free(zero->p.dev, zero->master_slab);
+    zn_device_free(zero->p.dev, zero->low_slab);
     zn_device_free(zero->p.dev, zero->grad_slab);
     for (int k = 0; k < ZN_OPTIM_MAX_STATES; k++)
         zn_device_free(zero->p.dev, zero->state_slab[k]);

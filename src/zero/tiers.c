@@ -155,10 +155,28 @@ int64_t zn_zero_window_elems(int64_t n_elems)
     return n < ZN_ZERO_CHUNK ? n : ZN_ZERO_CHUNK;
 }
 
-bool zn_zero_masters_are_params(const zn_zero *zero, const zn_zero_region *region)
+/* What a region's masters are: its parameters (fp32 and beside them), their low halves (bf16 and
+ * beside them), or whole. On disk they are always whole: a window holds one kind. */
+static void choose_masters(zn_zero *zero)
 {
-    return zero->p.param_dtype == ZN_DTYPE_F32 && region->param_on_host &&
-           zero->p.optimizer_tier == ZN_ZERO_ON_HOST;
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        const bool on_device = !region->offloaded && !zn_zero_param_is_off(region);
+        const bool on_host =
+            region->offloaded && region->param_on_host && zero->p.optimizer_tier == ZN_ZERO_ON_HOST;
+        const bool whole_on_host = region->offloaded && zero->p.optimizer_tier == ZN_ZERO_ON_HOST;
+        int64_t *end = &zero->host_masters;
+        region->master_is_param =
+            zero->p.param_dtype == ZN_DTYPE_F32 && (on_host || !region->offloaded);
+        region->split = region->trainable && zero->p.split_masters &&
+                        zero->p.param_dtype == ZN_DTYPE_BF16 && (on_device || on_host);
+        if (!whole_on_host || region->master_is_param)
+            continue;
+        if (region->split)
+            end = &zero->host_low_elems;
+        region->master_first = *end;
+        *end += region->n_chunks * region->slab_stride;
+    }
 }
 
 void zn_zero_place_tiers(zn_zero *zero)
@@ -169,11 +187,8 @@ void zn_zero_place_tiers(zn_zero *zero)
     place_frozen(zero);
     place_runs(zero);
     size_param_buffers(zero);
-    for (int r = 0; r < zero->n_regions; r++) {
-        const zn_zero_region *region = &zero->regions[r];
-        if (!region->offloaded)
-            continue;
-        zero->own_masters = zero->own_masters || !zn_zero_masters_are_params(zero, region);
-        zero->sends_back = zero->sends_back || !zn_zero_param_is_off(region);
-    }
+    choose_masters(zero);
+    for (int r = 0; r < zero->n_regions; r++)
+        zero->sends_back = zero->sends_back ||
+                           (zero->regions[r].offloaded && !zn_zero_param_is_off(&zero->regions[r]));
 }

@@ -92,6 +92,7 @@ typedef struct zn_zero_params {
     int64_t sub_group;          /* sub_group_size */
     bool overlap_comm;
     bool share_parameters; /* where ranks share memory: one buffer holds all ranks' slices */
+    bool split_masters;    /* bf16, masters beside their parameters: only the low halves are kept */
     /* Stages 1 to 3: masters, optimizer state and reduced gradients live on the host, or masters
      * and state on disk (gradients too where host_bytes is small); the update runs on the host. */
     zn_zero_tier optimizer_tier;

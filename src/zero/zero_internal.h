@@ -41,8 +41,10 @@ typedef struct zn_zero_region {
     int64_t slab_stride; /* positions from slice to slice, >= slice_elems */
     zn_zero_view param;  /* this rank's slices; full layout where a full copy is kept */
     bool full;           /* param.base is a complete copy: nothing to gather */
-    zn_zero_view master; /* fp32; the param view itself in fp32 training */
+    zn_zero_view master; /* fp32; the param view itself in fp32 training; split: low halves */
     bool master_is_param;
+    bool split;           /* the master's high half is the bf16 parameter */
+    int64_t master_first; /* in its slab on the host, of whole or of split masters */
     zn_zero_view state[ZN_OPTIM_MAX_STATES];
     zn_zero_view grad; /* reduced gradients at rest */
 
@@ -171,7 +173,8 @@ struct zn_zero {
     int64_t n_chunks; /* of all trainable regions */
 
     size_t kept_bytes; /* of param_slab, if the embedding program owns it */
-    void *param_slab, *shared_slab, *master_slab, *grad_slab; /* one allocation a quantity */
+    /* one allocation a quantity */
+    void *param_slab, *shared_slab, *master_slab, *low_slab, *grad_slab;
     void *accumulator_slab; /* full unit gradients of offloaded regions that add in place */
     void *state_slab[ZN_OPTIM_MAX_STATES];
     void *secondary_slab;
@@ -182,12 +185,13 @@ struct zn_zero {
     int64_t trainable_params_end, params_end; /* positions of the run of parameters on disk */
     int64_t window_elems, window_bytes, file_bytes[ZN_ZERO_N_FILES];
     zn_zero_run runs[ZN_ZERO_N_RUNS];
-    bool grads_on_disk, own_masters, sends_back; /* masters that are no parameters; any on device */
+    bool grads_on_disk, sends_back;       /* some updated parameters go to the device */
+    int64_t host_masters, host_low_elems; /* positions of whole and of split masters there */
     int64_t landing_elems, param_buffer_elems;
     int n_param_buffers;
 
     /* offload.c */
-    void *host_param_slab, *host_master_slab, *host_grad_slab;
+    void *host_param_slab, *host_master_slab, *host_low_slab, *host_grad_slab;
     void *host_state_slab[ZN_OPTIM_MAX_STATES];
     void *landing[2]; /* device: reduced slices of one bucket on their way to the host */
     zn_event landing_event[2];
@@ -352,13 +356,17 @@ ZINC_MUST_CHECK zinc_status zn_zero_host_alloc(zn_zero *zero, zn_mem_category ca
 void zn_zero_place_tiers(zn_zero *zero);
 /** Elements of each window over so many positions. */
 int64_t zn_zero_window_elems(int64_t n_elems);
-/** fp32 shards on the host are their own masters, unless masters go to disk. */
-bool zn_zero_masters_are_params(const zn_zero *zero, const zn_zero_region *region);
+/** Low halves of a piece of a split region. */
+static inline uint16_t *zn_zero_low_at(const zn_zero *zero, const zn_zero_piece *piece,
+                                       int64_t offset)
+{
+    return zn_zero_piece_at(&zero->regions[piece->region].master, piece, offset);
+}
 /* windows.c */
 ZINC_MUST_CHECK zinc_status zn_zero_windows_alloc(zn_zero *zero);
 void zn_zero_windows_free(zn_zero *zero);
-/** A master or state element of a piece, its reduced gradient, its parameter: in memory, or in the
- *  open window. */
+/** A master (that is not split) or state element of a piece, its reduced gradient, its parameter:
+ * in memory, or in the open window. */
 float *zn_zero_state_at(const zn_zero *zero, int what, const zn_zero_piece *piece, int64_t offset);
 void *zn_zero_grad_at(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset);
 void *zn_zero_param_at(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset);

@@ -21,6 +21,7 @@ typedef struct dry_sums {
     int64_t offloaded, offloaded_padded; /* and what is: positions, and the regions they are of */
     int64_t sent_back;                   /* offloaded, and its parameters are on the device */
     int64_t persistent;                  /* trainable ones that every rank keeps in full */
+    int64_t device_masters;              /* bytes */
     int64_t bucket;                      /* most elements of a reduction */
 } dry_sums;
 
@@ -35,6 +36,8 @@ static void sum_trainable(const zn_zero_dry *run, const zn_zero_region *region, 
     if (region->persistent)
         sums->persistent += region->padded_elems;
     if (!region->offloaded) {
+        const int64_t held = run->zero->p.stage == 0 ? region->padded_elems : shard;
+        sums->device_masters += held * (region->master_is_param ? 0 : region->split ? 2 : 4);
         sums->resident += region->padded_elems;
         sums->resident_shard += shard;
         return;
@@ -89,11 +92,11 @@ static void fill_states(const zn_zero_dry *run, const dry_sums *sums, zn_zero_pl
         out->gradients[ZN_ZERO_ON_DEVICE] += sums->offloaded_padded * 4;
     out->gradients[run->zero->grads_on_disk ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST] +=
         sums->offloaded * 4;
-    /* fp32 parameters on the device are their own masters */
-    out->masters[ZN_ZERO_ON_DEVICE] = p->param_dtype == ZN_DTYPE_F32 ? 0 : held * 4;
+    out->masters[ZN_ZERO_ON_DEVICE] = sums->device_masters;
+    out->masters[ZN_ZERO_ON_HOST] = run->zero->host_masters * 4 + run->zero->host_low_elems * 2;
+    if (optimizer == ZN_ZERO_ON_DISK)
+        out->masters[ZN_ZERO_ON_DISK] = sums->offloaded * 4;
     out->optimizer_state[ZN_ZERO_ON_DEVICE] = held * 4 * n_states(run);
-    if (run->zero->own_masters)
-        out->masters[optimizer] += sums->offloaded * 4;
     out->optimizer_state[optimizer] += sums->offloaded * 4 * n_states(run);
     out->padded_elems = run->zero->stats.padded_elems;
     out->trainable_padded = sums->trainable;

@@ -148,6 +148,56 @@ static void a_large_adam_writes_its_16_bit_copy_around_the_cache(void **state)
     compare(t, "large adam", run_adam, &u);
 }
 
+/* Exactly what the whole master becomes, whatever the update, the kernels and the length. */
+static void a_master_in_halves_moves_bit_for_bit_like_a_whole_one(void **state)
+{
+    kt *t = *state;
+    const float scale = 0.37f;
+    kt_clear(t);
+    for (int64_t n = 1; n < 200; n += 33) {
+        const zn_update_args u = {.n = n,
+                                  .master = kt_random(t, n, 1),
+                                  .state = {kt_zeros(t, n), kt_zeros(t, n)},
+                                  .grad = kt_random(t, n, 1),
+                                  .grad_dtype = ZN_DTYPE_F32,
+                                  .out_dtype = ZN_DTYPE_BF16,
+                                  .out16 = kt_zeros(t, 1), /* apart() replaces it */
+                                  .grad_scale = &scale,
+                                  .lr = 0.01f,
+                                  .weight_decay = 0.1f,
+                                  .eps = 1e-8f,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.999f,
+                                  .bias1 = 0.1f,
+                                  .bias2 = 0.001f,
+                                  .decoupled = true,
+                                  .momentum = 0.9f};
+        for (size_t i = 0; i < sizeof updates / sizeof updates[0]; i++) {
+            while (t->n_buffers > 5) /* what `u` points at */
+                zn_free(t->buffers[--t->n_buffers]);
+            KT_FOR_EACH_ISA(k)
+            {
+                const zn_update_args whole = apart(t, &u);
+                zn_update_args halves = apart(t, &u);
+                halves.master = NULL;
+                halves.low = kt_bytes(t, n * 2 + 64);
+                for (int64_t e = 0; e < n; e++) {
+                    ((uint16_t *)halves.out16)[e] = zn_f32_to_bf16(u.master[e]);
+                    halves.low[e] = zn_f32_low(u.master[e]);
+                }
+                assert_ok(updates[i].fn(k, t->s, &whole));
+                assert_ok(updates[i].fn(k, t->s, &halves));
+                kt_same_bits(updates[i].name, k->isa, halves.out16, whole.out16, n * 2 + 64);
+                for (int64_t e = 0; e < n; e++) {
+                    const float joined = zn_f32_join(((uint16_t *)halves.out16)[e], halves.low[e]);
+                    assert_memory_equal(&joined, &whole.master[e], sizeof joined);
+                }
+            }
+        }
+        kt_clear(t);
+    }
+}
+
 static void parameters_move_against_the_gradient_as_the_paper_says(void **state)
 {
     kt *t = *state;
@@ -195,6 +245,7 @@ static void a_type_without_arithmetic_is_refused_by_name(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(updates_agree_for_every_type_and_variant),
     cmocka_unit_test(a_large_adam_writes_its_16_bit_copy_around_the_cache),
+    cmocka_unit_test(a_master_in_halves_moves_bit_for_bit_like_a_whole_one),
     cmocka_unit_test(parameters_move_against_the_gradient_as_the_paper_says),
     cmocka_unit_test(a_type_without_arithmetic_is_refused_by_name),
 };

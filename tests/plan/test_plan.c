@@ -227,10 +227,10 @@ static void the_cheapest_change_is_found_first(void **state)
     static const struct {
         double gb;
         const char *key; /* of the last change */
-    } steps[] = {{3.5, "gradient_accumulation_steps"},
-                 {2.6, "--gradient_checkpointing"},
-                 {1.9, "zero_optimization.stage"},
-                 {1.3, "zero_optimization.offload_optimizer.device"}};
+    } steps[] = {{3.25, "gradient_accumulation_steps"},
+                 {2.35, "--gradient_checkpointing"},
+                 {1.65, "zero_optimization.stage"},
+                 {1.2, "zero_optimization.offload_optimizer.device"}};
     fixture f;
     zn_plan_search s;
     set_up(&f, "gpt2", "a100-40", 2, BF16);
@@ -270,7 +270,7 @@ static void seventy_billion_parameters_fit_a_host_of_256_gb_with_a_disk(void **s
     f.run.hw.host_bytes = 256e9;
     assert_ok(zn_plan_find(&f.run, &s));
     assert_true(s.needs_disk && s.found);
-    assert_in_range((int64_t)s.cpu_only.over[ZN_ZERO_ON_HOST], (int64_t)980e9, (int64_t)995e9);
+    assert_in_range((int64_t)s.cpu_only.over[ZN_ZERO_ON_HOST], (int64_t)840e9, (int64_t)855e9);
     assert_in_range(s.after.total[ZN_ZERO_ON_DISK], 16 * INT64_C(68976648192),
                     16 * INT64_C(68976648192) * 101 / 100);
     f.run.hw.host_bytes = 512e9;

@@ -5,9 +5,11 @@
 lock: two runs, one output folder      mpi_signals: SIGINT, SIGTERM, SIGUSR1 to a run whose ranks are processes
 config_file: from_scratch from a configuration file of any name      nan: a model with a weight that is no number
 words: arguments and files that are empty or absurd
+swap: a disk for offload that is full, becomes full, or whose folder goes      swap_mpi: a rank that is killed beside its swap file
 """
 import json
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -177,6 +179,82 @@ def case_nan(b):
     with open(out + "/metrics.jsonl", encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
     check([(r["loss"], r["overflow"]) for r in rows] == [(None, True)] * 2, rows)
+
+
+def swap_config(b, folder, **more):
+    config = b.path("swap.json")
+    offload = {"device": "nvme", "nvme_path": folder}
+    with open(config, "w", encoding="utf-8") as f:
+        json.dump({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {
+            "stage": 3, "offload_optimizer": offload, "offload_param": {**offload, "max_in_cpu": 0}, **more}}, f)
+    return config
+
+
+def said_by(run, out, limit=LIMIT):
+    code = run.wait(limit)
+    with open(out + ".log", encoding="utf-8") as f:
+        return code, f.read()
+
+
+def refuse_a_full_disk(b):
+    """A mounted one of a few pages where this may mount, and a limit on the size of files, which anyone may set."""
+    small = b.path("small")
+    os.mkdir(small)
+    config, out = swap_config(b, small), b.path("full")
+    if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small],
+                                            stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        try:
+            said = b.run(b.argv(out, "--max_steps", 1, "--deepspeed", config), 4)
+            check("has no room for the" in said and small in said and "No space left" in said, said)
+        finally:
+            subprocess.run(["umount", small], check=True)
+    argv = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *b.argv(out, "--max_steps", 1, "--deepspeed", config)]
+    said = b.run(argv, 4)
+    check("has no room for the" in said and "File too large" in said, said)
+    check(os.listdir(small) == [], "left in nvme_path:", os.listdir(small))
+
+
+def case_swap(b):
+    """A clear error in seconds, exit code 4, a checkpoint to go on from; a folder that goes is not missed."""
+    refuse_a_full_disk(b)
+    folder, out = b.path("swap"), b.path("out")
+    config = swap_config(b, folder)
+    run = b.start(out, "--deepspeed", config, "--save_steps", 2, "--save_total_limit", 3)
+    start = time.time()
+    while not os.path.exists(out + "/checkpoint-4"):
+        check(time.time() - start < LIMIT and run.poll() is None, "no checkpoint came", open(out + ".log", encoding="utf-8").read())
+        time.sleep(0.02)
+    check(os.listdir(folder) == [], "files are seen in nvme_path:", os.listdir(folder))
+    os.rmdir(folder)
+    steps = steps_of(out)
+    while steps_of(out) < steps + 3:
+        check(time.time() - start < LIMIT and run.poll() is None, "the run missed its folder", open(out + ".log", encoding="utf-8").read())
+        time.sleep(0.02)
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (100000, 100000))  # as a disk that becomes full: less than the state
+    code, said = said_by(run, out)
+    check(code == 4 and "of the swap file in" in said and "File too large" in said and "--resume_from_checkpoint" in said, "exit", code, said)
+    b.run([b.zinc, "checkpoint", "verify", out])
+    b.run(b.argv(out, "--deepspeed", config, "--max_steps", steps_of(out) + 2, "--resume_from_checkpoint"))
+    check(os.listdir(folder) == [], "files are left in nvme_path:", os.listdir(folder))
+
+
+def case_swap_mpi(b):
+    """One rank of two is killed: the other ends, and neither leaves a file."""
+    folder, out = b.path("swap"), b.path("out")
+    run = b.start(out, "--deepspeed", swap_config(b, folder), "--comm", "mpi")
+    b.wait_for_steps(out)
+    ranks = [pid for pid in processes_that_name(out) if pid != run.pid]
+    with_swap = [pid for pid in ranks if any(folder in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")
+                                            if os.path.islink(f"/proc/{pid}/fd/{fd}"))]
+    check(len(with_swap) == 2, "processes with a swap file:", with_swap, "of", ranks)
+    os.kill(with_swap[1], signal.SIGKILL)
+    start = time.time()
+    code, said = said_by(run, out)
+    check(code not in (0, None) and time.time() - start < LIMIT / 2, "exit", code, "after", time.time() - start, said)
+    while processes_that_name(out):
+        check(time.time() - start < LIMIT / 2, "still running:", processes_that_name(out))
+        time.sleep(0.05)
+    check(os.listdir(folder) == [], "files are left in nvme_path:", os.listdir(folder))
 
 
 def main():

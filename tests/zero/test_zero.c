@@ -320,7 +320,7 @@ static void each_category_holds_what_the_table_says(void **state)
         const int64_t unit = job.stats.largest_unit; /* transient unit gradients, at most */
         const int64_t at_rest = 4 * trainable / W;
         assert_int_equal(now[ZN_MEM_PARAMETERS], stage == 3 ? p * all / n_ranks : p * all);
-        assert_int_equal(now[ZN_MEM_MASTERS], dtype == ZN_DTYPE_F32 ? 0 : 4 * trainable / W);
+        assert_int_equal(now[ZN_MEM_MASTERS], dtype == ZN_DTYPE_F32 ? 0 : 2 * trainable / W);
         assert_int_equal(now[ZN_MEM_OPTIMIZER_STATE], 8 * trainable / W);
         assert_true(now[ZN_MEM_GRADIENTS] >= at_rest);
         assert_true(now[ZN_MEM_GRADIENTS] <= at_rest + (stage == 0 ? 0 : 4 * 4 * unit));
@@ -389,6 +389,7 @@ static toy_job offloaded(int i, zn_dtype dtype)
     job.p.sub_group = i % 5 ? 1000000 : 397;
     job.p.share_parameters = i % 7 == 0;
     job.p.overlap_comm = i % 2;
+    job.p.split_masters = i % 3 < 2;
     job.link_bytes_per_s = i % 4 == 3 ? 20e6 : 0;
     return job;
 }
@@ -501,13 +502,48 @@ static void with_everything_offloaded_the_device_keeps_only_what_it_works_on(voi
     assert_int_equal(job.memory.now[ZN_MEM_MASTERS], 0);
     assert_int_equal(job.memory.now[ZN_MEM_OPTIMIZER_STATE], 0);
     assert_int_equal(job.host.now[ZN_MEM_PARAMETERS], 2 * all / 2);
-    assert_int_equal(job.host.now[ZN_MEM_MASTERS], 4 * trainable / 2);
+    assert_int_equal(job.host.now[ZN_MEM_MASTERS], 2 * trainable / 2); /* low halves */
     assert_int_equal(job.host.now[ZN_MEM_OPTIMIZER_STATE], 8 * trainable / 2);
     assert_int_equal(job.host.now[ZN_MEM_GRADIENTS], 4 * trainable / 2);
     toy_free(&job);
 }
 
+/* Every stage, a checkpoint of either kind into the other, and 2 bytes a parameter less. */
+static void split_masters_change_no_bit_and_save_two_bytes_a_parameter(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_job whole = reference(3, ZN_DTYPE_BF16, 1, stage), split = whole, rest;
+        whole.optimizer = split.optimizer = stage % 2 ? "adamw" : "lamb";
+        whole.p.split_masters = false;
+        toy_run(&whole);
+        toy_run(&split);
+        assert_same_bits(&whole, &split);
+        assert_int_equal(2 * split.memory.now[ZN_MEM_MASTERS], whole.memory.now[ZN_MEM_MASTERS]);
+        toy_free(&split);
+        toy_free(&whole);
+        whole = split = reference(3, ZN_DTYPE_BF16, 1, stage);
+        whole.optimizer = split.optimizer = "sgd"; /* the toy keeps one state */
+        whole.p.split_masters = false;
+        whole.steps = 3;
+        split.steps = 2;
+        toy_run(&whole);
+        toy_run(&split);
+        rest = stage % 2 ? split : whole;
+        rest.from = &split;
+        rest.first_step = 2;
+        rest.steps = 3;
+        toy_run(&rest);
+        assert_memory_equal(whole.masters, rest.masters, (size_t)whole.n_elems * sizeof(float));
+        assert_memory_equal(whole.momentum, rest.momentum, (size_t)whole.n_elems * sizeof(float));
+        toy_free(&rest);
+        toy_free(&split);
+        toy_free(&whole);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(split_masters_change_no_bit_and_save_two_bytes_a_parameter),
     cmocka_unit_test(offload_to_host_and_disk_changes_no_bit),
     cmocka_unit_test(windows_on_disk_move_12_bytes_a_parameter_each_way),
     cmocka_unit_test(parameters_and_gradients_on_disk_keep_the_host_to_its_windows),

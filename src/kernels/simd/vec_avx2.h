@@ -188,6 +188,20 @@ V_INLINE void v_store_bf16(uint16_t *p, int64_t left, vec a)
 {
     v_store_h(p, left, v_to_bf16(a));
 }
+/* ---- floats in two halves: zn_f32_join and zn_f32_low ---- */
+V_INLINE vec v_load_halves(const uint16_t *hi, const uint16_t *lo, int64_t left)
+{
+    const __m256i h = _mm256_cvtepu16_epi32(v_load_h(hi, left));
+    const __m256i l = _mm256_cvtepu16_epi32(v_load_h(lo, left));
+    const __m256i floor = _mm256_sub_epi32(h, _mm256_srli_epi32(l, 15));
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(floor, 16), l));
+}
+V_INLINE void v_store_low(uint16_t *p, int64_t left, vec a)
+{
+    const __m256i low = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0xFFFF));
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
+    v_store_h(p, left, _mm256_castsi256_si128(packed));
+}
 V_INLINE __m128i v_to_f16(vec a)
 {
     return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -174,6 +174,18 @@ V_INLINE void v_store_bf16(uint16_t *p, int64_t left, vec a)
 {
     v_store_h(p, left, v_to_bf16(a));
 }
+/* ---- floats in two halves: zn_f32_join and zn_f32_low ---- */
+V_INLINE vec v_load_halves(const uint16_t *hi, const uint16_t *lo, int64_t left)
+{
+    const __m512i h = _mm512_cvtepu16_epi32(v_load_h(hi, left));
+    const __m512i l = _mm512_cvtepu16_epi32(v_load_h(lo, left));
+    const __m512i floor = _mm512_sub_epi32(h, _mm512_srli_epi32(l, 15));
+    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(floor, 16), l));
+}
+V_INLINE void v_store_low(uint16_t *p, int64_t left, vec a)
+{
+    v_store_h(p, left, _mm512_cvtepi32_epi16(_mm512_castps_si512(a)));
+}
 V_INLINE __m256i v_to_f16(vec a)
 {
     return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
