@@ -202,7 +202,7 @@ zinc_status zn_disk_error(const zn_disk_file *file, bool write, const zn_disk_ru
     const char *advice = error == ENOSPC || error == EDQUOT || error == EFBIG
                              ? "make room there or name another folder in nvme_path"
                          : error == EIO ? "the disk fails: see the kernel's log"
-                                        : "is the disk of nvme_path still there?";
+                                        : "see whether the disk of nvme_path is still there";
     ZN_FAIL(ZINC_E_IO,
             "cannot %s %lld bytes at offset %lld of the swap file in %s (%s of rank %d): %s; %s. "
             "The newest checkpoint is whole: go on with --resume_from_checkpoint",

@@ -102,6 +102,15 @@ def offloaded_state_tells_an_overflow_as_well(b):
     assert "first overflow of the run: step 1: the gradient of transformer." in run.stderr, run.stderr
 
 
+def masters_in_halves_change_no_number(b):
+    """bf16 masters beside their parameters, on the device and on the host, against whole ones."""
+    for block in ({"stage": 1}, {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}):
+        runs = [b.train(config({"bf16": {"enabled": True, "split_masters": split}, "zero_optimization": block}), ranks=2)
+                for split in (True, False)]
+        for column in ("loss", "grad_norm"):
+            same(column, runs[0].column(column), runs[1].column(column))
+
+
 def a_weight_too_large_for_fp16_is_named(b):
     """Trained in bf16, whose range is that of fp32: 1e5 is infinite in fp16."""
     name = "transformer.h.1.mlp.c_fc.weight"

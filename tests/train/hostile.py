@@ -230,7 +230,7 @@ def case_swap(b):
     while steps_of(out) < steps + 3:
         check(time.time() - start < LIMIT and run.poll() is None, "the run missed its folder", open(out + ".log", encoding="utf-8").read())
         time.sleep(0.02)
-    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (100000, 100000))  # as a disk that becomes full: less than the state
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (98304, 98304))  # as a disk that becomes full: less than the state
     code, said = said_by(run, out)
     check(code == 4 and "of the swap file in" in said and "File too large" in said and "--resume_from_checkpoint" in said, "exit", code, said)
     b.run([b.zinc, "checkpoint", "verify", out])
