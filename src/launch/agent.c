@@ -60,6 +60,8 @@ static zinc_status take_frame(zn_agent *agent, const zn_frame *frame)
     case ZN_FRAME_SIGNAL:
         zn_agent_signal_ranks(agent, frame->rank);
         return ZINC_OK;
+    case ZN_FRAME_STACK:
+        return zn_agent_stack_begin(agent, frame->rank);
     case ZN_FRAME_END:
         agent->told_to_leave = agent->finished;
         begin_end(agent, frame->rank / 1e3);

@@ -34,6 +34,8 @@ typedef struct zn_agent_rank {
     char *beat;  /* path of its heartbeat file; NULL: none */
     struct timespec beat_at;
     bool stopped;
+    pid_t stack_pid; /* gdb at work; 0: none */
+    int stack_fd;    /* what it prints; -1: it was never asked for */
 } zn_agent_rank;
 
 typedef struct zn_agent {
@@ -60,6 +62,11 @@ ZINC_MUST_CHECK zinc_status zn_agent_drain(zn_agent *agent, int i, int s, bool a
 ZINC_MUST_CHECK zinc_status zn_agent_reap(zn_agent *agent);
 /** Look at heartbeat files and process states. */
 ZINC_MUST_CHECK zinc_status zn_agent_tick(zn_agent *agent);
+/** Ask gdb for the stack of a rank; the reply to the launcher follows, empty where there is no gdb
+ *  (agent_stack.c). E_IO. */
+ZINC_MUST_CHECK zinc_status zn_agent_stack_begin(zn_agent *agent, int rank);
+/** Its gdb has ended: send what it has printed. */
+ZINC_MUST_CHECK zinc_status zn_agent_stack_end(zn_agent *agent, zn_agent_rank *r);
 void zn_agent_signal_ranks(zn_agent *agent, int sig);
 /** Whether a process is stopped by a signal. */
 bool zn_process_is_stopped(pid_t pid);

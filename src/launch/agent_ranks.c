@@ -226,8 +226,8 @@ zinc_status zn_agent_start(zn_agent *agent)
         ZN_TRY_GOTO(zn_cores_usable(zn_job_setting(&agent->job, "core_list"), &cores, &n_cores));
     ZN_TRY_GOTO(zn_alloc_array(&agent->ranks, (size_t)n + 1, sizeof *agent->ranks, "ranks"));
     for (int i = 0; i < n; i++)
-        agent->ranks[i] =
-            (zn_agent_rank){.process = &agent->job.processes[i], .pipe = {-1, -1}, .log = -1};
+        agent->ranks[i] = (zn_agent_rank){
+            .process = &agent->job.processes[i], .pipe = {-1, -1}, .log = -1, .stack_fd = -1};
     for (int i = 0; i < n; i++)
         ZN_TRY_GOTO(start_rank(agent, i, null_fd, cores, n_cores));
 fail:
@@ -285,6 +285,8 @@ zinc_status zn_agent_reap(zn_agent *agent)
         for (int i = 0; agent->ranks && i < agent->job.n_processes; i++)
             if (agent->ranks[i].pid == pid)
                 ZN_TRY(report_exit(agent, i, wait_status));
+            else if (agent->ranks[i].stack_pid == pid)
+                ZN_TRY(zn_agent_stack_end(agent, &agent->ranks[i]));
     return ZINC_OK;
 }
 
@@ -346,6 +348,8 @@ void zn_agent_close_ranks(zn_agent *agent)
                 close(r->pipe[s]);
         if (r->log >= 0)
             close(r->log);
+        if (r->stack_fd >= 0)
+            close(r->stack_fd);
         if (r->beat)
             unlink(r->beat);
         zn_free(r->beat);

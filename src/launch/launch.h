@@ -9,8 +9,8 @@
  * arguments and values are data and reach a rank byte for byte; when this process, an agent or a
  * rank goes, everything else goes within seconds; the exit code is the first failing rank's own.
  * Reading order: launch.h, launch_internal.h, hostfile.c, host_filter.c, cores.c, launch_plan.c,
- * wire.c, agent.c, agent_ranks.c, agent_guard.c, launcher.c, launcher_events.c, runner.c,
- * restart.c. Layer: launch. */
+ * wire.c, agent.c, agent_ranks.c, agent_stack.c, agent_guard.c, launcher.c, launcher_events.c,
+ * runner.c, restart.c. Layer: launch. */
 #ifndef ZN_LAUNCH_LAUNCH_H
 #define ZN_LAUNCH_LAUNCH_H
 

@@ -17,6 +17,9 @@
 #include "zinc/version.h"
 
 #define EXIT_HANG 5
+#define MAX_STACKS 8       /* ranks whose stacks are asked for in a hang */
+#define MAX_STACK_LINES 60 /* of each */
+#define STACK_WAIT_S 5.0
 #define MPIRUN_LOST_HOST 205 /* of Open MPI, when a remote daemon has gone */
 
 static const char *agent_name(const zn_launcher *l, const zn_host_agent *agent)
@@ -255,6 +258,42 @@ static zinc_status take_exit(zn_launcher *l, zn_rank_state *r, const zn_frame *f
     return ZINC_OK;
 }
 
+/* Whether gdb's line says where a thread is. */
+static bool is_frame(const char *line)
+{
+    return line[0] == '#' || strncmp(line, "Thread ", 7) == 0;
+}
+
+/* The frames of gdb's text, or the last line it has where there are none: why it could not look. */
+static zinc_status take_stack(zn_launcher *l, const zn_rank_state *r, const zn_frame *frame)
+{
+    zinc_status status = ZINC_OK;
+    zn_buf text = {0};
+    const char *last = "";
+    int n_lines = 0, n_last = 0;
+    l->n_stacks--;
+    for (const char *line = frame->data; *line && n_lines < MAX_STACK_LINES;) {
+        const int n = (int)strcspn(line, "\n");
+        if (is_frame(line)) {
+            ZN_TRY_GOTO(zn_buf_printf(&text, "\n    %.*s", n < 160 ? n : 160, line));
+            n_lines++;
+        } else if (n > 0) {
+            last = line;
+            n_last = n;
+        }
+        line += n + (line[n] == '\n');
+    }
+    if (n_lines > 0)
+        zn_log(ZN_LOG_ERROR, "launch", "where rank %d on %s is:%s", r->output.rank, r->output.host,
+               text.data);
+    else if (n_last > 0)
+        zn_log(ZN_LOG_ERROR, "launch", "where rank %d on %s is, gdb cannot say: %.*s",
+               r->output.rank, r->output.host, n_last, last);
+fail:
+    zn_buf_fini(&text);
+    return status;
+}
+
 static zinc_status take_rank_frame(zn_launcher *l, const zn_host_agent *agent,
                                    const zn_frame *frame)
 {
@@ -283,6 +322,8 @@ static zinc_status take_rank_frame(zn_launcher *l, const zn_host_agent *agent,
         r->stopped = frame->stream == 1;
         r->stopped_at = now;
         return ZINC_OK;
+    case ZN_FRAME_STACK:
+        return take_stack(l, r, frame);
     case ZN_FRAME_EXIT:
         return take_exit(l, r, frame);
     default:
@@ -334,12 +375,20 @@ zinc_status zn_launcher_read_agent(zn_launcher *l, zn_host_agent *agent)
 
 /* ---- hangs ---- */
 
-static zinc_status end_hang(zn_launcher *l, const char *what)
+/* Say what hangs, and ask where `rank` is, or every rank (-1) up to MAX_STACKS; the answers come
+ * before the end. */
+static zinc_status begin_hang(zn_launcher *l, const char *what, int rank, double now)
 {
     if (is_first_failure(l, EXIT_HANG))
         zn_log(ZN_LOG_ERROR, "launch", "%s for %g s (--hang_timeout); the job is ended", what,
                l->options->hang_timeout_s);
-    zn_launcher_end(l, ZN_FAILURE_GRACE_S);
+    l->stacks_until = now + STACK_WAIT_S;
+    for (int i = 0; i < l->plan->n_processes && l->n_stacks < MAX_STACKS; i++) {
+        if (l->ranks[i].ended || (rank >= 0 && i != rank))
+            continue;
+        ZN_TRY(zn_wire_send(&l->agents[l->ranks[i].agent].wire, ZN_FRAME_STACK, 0, i, NULL, 0));
+        l->n_stacks++;
+    }
     return ZINC_OK;
 }
 
@@ -349,16 +398,21 @@ zinc_status zn_launcher_watch(zn_launcher *l, double now)
     char what[512];
     if (limit <= 0 || !l->running || l->ending || l->signal)
         return ZINC_OK;
+    if (l->stacks_until > 0) {
+        if (l->n_stacks <= 0 || now > l->stacks_until)
+            zn_launcher_end(l, ZN_FAILURE_GRACE_S);
+        return ZINC_OK;
+    }
+    const bool silent = now - l->progress_at > limit;
     for (int i = 0; i < l->plan->n_processes; i++) {
         const zn_rank_state *r = &l->ranks[i];
-        const bool stopped = r->stopped && now - r->stopped_at > limit;
+        const bool stopped = r->stopped && (silent || now - r->stopped_at > limit);
         if (r->ended || (!stopped && !(r->beats && now - r->beat_at > limit)))
             continue;
         snprintf(what, sizeof what, "rank %d on %s (process %ld) %s", r->output.rank,
                  r->output.host, (long)r->pid,
                  r->stopped ? "was stopped by a signal" : "has made no step");
-        return end_hang(l, what);
+        return begin_hang(l, what, i, now);
     }
-    return now - l->progress_at > limit ? end_hang(l, "no rank has printed or made a step")
-                                        : ZINC_OK;
+    return silent ? begin_hang(l, "no rank has printed or made a step", -1, now) : ZINC_OK;
 }

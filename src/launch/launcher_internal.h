@@ -98,10 +98,12 @@ typedef struct zn_launcher {
     bool ending;
     double began_at, end_at, progress_at;
     int exit_code;
-    bool failed;   /* a rank or host was the cause; exit_code is its */
-    int signal;    /* that ended the job; 0: none */
-    int passed_on; /* SIGUSR1 or SIGUSR2 once passed on: a rank may end by it */
-    int n_signals; /* so far */
+    bool failed;         /* a rank or host was the cause; exit_code is its */
+    int signal;          /* that ended the job; 0: none */
+    int n_stacks;        /* of hanging ranks that are asked for and have not come */
+    double stacks_until; /* then the job ends without them; 0: none was asked for */
+    int passed_on;       /* SIGUSR1 or SIGUSR2 once passed on: a rank may end by it */
+    int n_signals;       /* so far */
 } zn_launcher;
 
 /** Run the plan once; standard output of rank r goes to captured[r] unless that is NULL. *exit_code

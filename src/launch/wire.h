@@ -25,6 +25,7 @@ enum {
     ZN_FRAME_JOB = 'j', /* what to run; checked, not yet started */
     ZN_FRAME_GO = 'g',
     ZN_FRAME_SIGNAL = 's', /* rank field: the signal */
+    ZN_FRAME_STACK = 'k',  /* rank; and back, text: what gdb says, or empty */
     ZN_FRAME_END = 'e',    /* rank field: milliseconds from SIGTERM to SIGKILL */
     /* agent to launcher */
     ZN_FRAME_READY = 'r',   /* version, NUL, token, NUL; rank field: place in the plan or -1 */

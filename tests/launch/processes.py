@@ -253,6 +253,8 @@ def test_a_stopped_rank_is_a_hang(tmp):
     os.kill(pids["1"], signal.SIGSTOP)
     job.end(5)
     holds(job.text(job.err), "rank 1 on localhost", "was stopped by a signal for 1.5 s (--hang_timeout)")
+    if shutil.which("gdb"):
+        holds(job.text(job.err), "where rank 1 on localhost is")
     gone(pids.values())
 
 
