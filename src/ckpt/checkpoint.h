@@ -28,6 +28,7 @@
 #define ZN_CKPT_VERSION 1
 #define ZN_CKPT_MANIFEST "manifest.json"
 #define ZN_CKPT_NAME_BYTES 96
+#define ZN_CKPT_NODE_BYTES 64
 
 /* What the run was at. Zero-initialise; release with zn_ckpt_meta_fini. */
 typedef struct zn_ckpt_meta {
@@ -57,6 +58,7 @@ void zn_ckpt_meta_fini(zn_ckpt_meta *meta);
 /* One file of a checkpoint; ranks exchange it as bytes. */
 typedef struct zn_ckpt_file {
     char name[ZN_CKPT_NAME_BYTES]; /* without the folder */
+    char node[ZN_CKPT_NODE_BYTES]; /* whose folder has it; "": all that the manifest is in */
     int64_t n_bytes;
     uint64_t checksum;
 } zn_ckpt_file;
@@ -127,6 +129,18 @@ ZINC_MUST_CHECK zinc_status zn_ckpt_other_files(const char *dir, zn_ckpt_file *f
 /** Write the manifest, compare sizes, flush, rename to its final name (an older checkpoint of that
  *  step is replaced) and move `latest`. Errors: E_IO; what was there before is then still there. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_publish(const zn_publish_params *params);
+/* The steps of zn_ckpt_publish, for folders of one checkpoint on several nodes: each node seals its
+ * own with the one manifest; when all have, each reveals it; when all have, each moves `latest`. So
+ * whatever is cut off, what `latest` names on any node is there on all. */
+/** The text of the manifest. Free with zn_buf_fini. */
+ZINC_MUST_CHECK zinc_status zn_manifest_build(const zn_publish_params *params, zn_buf *out);
+/** Write the manifest into the temporary folder, compare the sizes of what is there, flush. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_seal(const zn_publish_params *params, const zn_buf *manifest);
+/** Give the sealed folder its name. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_reveal(const zn_publish_params *params);
+/** Let `latest` name it, if it is to. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_set_latest(const zn_publish_params *params);
+
 /** Remove checkpoint-STEP.tmp; trouble is logged. */
 void zn_ckpt_discard(const char *output, int64_t step);
 /** The same of the folder `path` that zn_ckpt_begin_named made. */
@@ -145,6 +159,9 @@ bool zn_ckpt_is(const char *path);
  *  data are read yet. Errors: E_IO (missing, short), E_FORMAT, E_UNSUPPORTED (newer version);
  *  each names the file. One thread at a time. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_open(const char *path, zn_ckpt **out);
+/** The same from the folders of several nodes; a file may be in any of them. Errors also if they
+ * are not of one checkpoint; a file that is in none is named with its node. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_open_folders(const char *const *paths, int n, zn_ckpt **out);
 void zn_ckpt_close(zn_ckpt *ckpt);
 const zn_ckpt_meta *zn_ckpt_get_meta(const zn_ckpt *ckpt);
 const char *zn_ckpt_folder(const zn_ckpt *ckpt);
@@ -158,14 +175,43 @@ int zn_ckpt_find(const zn_ckpt *ckpt, const char *name);
  *  touched is held against its checksum once. Errors: E_FORMAT names file, parameter, bytes. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_read(zn_ckpt *ckpt, int i, int what, int64_t offset, int64_t n,
                                          float *out);
-/** Read every byte of every file; problem() is called for each thing that is wrong.
- *  *n_problems counts them. Errors: E_NOMEM; a checkpoint that cannot be opened is a problem. */
+/** Read every byte of every file that is here (see zn_ckpt_elsewhere); problem() is called for each
+ * thing that is wrong. *n_problems counts them. Errors: E_NOMEM; a checkpoint that cannot be opened
+ * is a problem. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_verify(const char *path,
                                            void (*problem)(void *ctx, const char *text), void *ctx,
                                            int *n_problems);
+/** How many of its files are not in this folder, because another node has written them. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_elsewhere(const char *path, int *n);
 /** Only the manifest, checked against its own checksum, and that its files have their sizes. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_read_meta(const char *path, zn_ckpt_meta *out,
                                               int64_t *n_bytes);
+
+/* ---- reading where each node has its own files (engine_ckpt.h does it) ---- */
+
+/** What of a checkpoint is in the folder `path` of this node, by a manifest [n] that is given.
+ * Files that are missing, or not those of the manifest, are absent. Next: supply absent
+ * shard-*.json, zn_ckpt_index, want, supply, read. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_open_here(const char *path, const char *manifest, size_t n,
+                                              zn_ckpt **out);
+int zn_ckpt_n_files(const zn_ckpt *ckpt);
+const zn_ckpt_file *zn_ckpt_file_at(const zn_ckpt *ckpt, int k);
+/** Whether file k is one that loading reads, and which of the two. */
+bool zn_ckpt_is_index(const zn_ckpt *ckpt, int k);
+bool zn_ckpt_is_data(const zn_ckpt *ckpt, int k);
+bool zn_ckpt_has(const zn_ckpt *ckpt, int k);
+/** The bytes of a file that is here, until the close. Errors: E_IO. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_bytes(zn_ckpt *ckpt, int k, const unsigned char **out);
+/** Take what lies in the file `fd` for file k. Errors: E_IO, E_FORMAT (not its checksum). */
+ZINC_MUST_CHECK zinc_status zn_ckpt_supply(zn_ckpt *ckpt, int k, int fd);
+/** Read the ranges, once all shard-*.json are there. Errors: E_FORMAT. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_index(zn_ckpt *ckpt);
+/** Note the files that zn_ckpt_read of the same range would read. Errors: as there. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_want(zn_ckpt *ckpt, int i, int what, int64_t offset, int64_t n);
+/** Whether file k was wanted and is absent. */
+bool zn_ckpt_wants(const zn_ckpt *ckpt, int k);
+/** Why a file that is here was not taken, or "". */
+const char *zn_ckpt_trouble(const zn_ckpt *ckpt);
 
 /* ---- the folders of a run ---- */
 

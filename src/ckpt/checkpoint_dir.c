@@ -30,7 +30,7 @@ zinc_status zn_ckpt_file_of(const char *dir, const char *name, zn_ckpt_file *out
     zinc_status status;
     zn_map map = {0};
     char *path = NULL;
-    zn_ckpt_file file = {{0}, 0, 0};
+    zn_ckpt_file file = {.n_bytes = 0};
     ZN_TRY_GOTO(zn_fs_join(dir, name, &path));
     ZN_TRY_GOTO(zn_map_open(path, &map));
     snprintf(file.name, sizeof file.name, "%s", name);
@@ -238,32 +238,64 @@ static zinc_status final_path(const zn_publish_params *params, char **out)
                         : zn_ckpt_path(params->output, params->meta->step, false, out);
 }
 
-static zinc_status check_written(const zn_publish_params *params, const char *dir)
+zinc_status zn_ckpt_seal(const zn_publish_params *params, const zn_buf *manifest)
 {
-    zn_manifest manifest = {0};
-    int64_t n_bytes;
-    ZN_TRY(zn_manifest_write(params, dir, &n_bytes));
-    ZN_TRY(zn_manifest_read(dir, &manifest));
-    const zinc_status status = zn_manifest_check_sizes(dir, &manifest);
-    zn_manifest_fini(&manifest);
-    return status == ZINC_OK ? zn_fs_sync_dir(dir) : status;
+    zinc_status status;
+    zn_manifest m = {0};
+    char *to = NULL, *dir = NULL, *path = NULL;
+    ZN_TRY_GOTO(final_path(params, &to));
+    ZN_TRY_GOTO(zn_format(&dir, "%s" TMP_SUFFIX, to));
+    ZN_TRY_GOTO(zn_fs_join(dir, ZN_CKPT_MANIFEST, &path));
+    ZN_TRY_GOTO(zn_fs_write_atomic(path, manifest->data, manifest->n));
+    ZN_TRY_GOTO(zn_manifest_read(dir, &m));
+    ZN_TRY_GOTO(zn_manifest_check_sizes(dir, &m));
+    ZN_TRY_GOTO(zn_fs_sync_dir(dir));
+    status = ZINC_OK;
+fail:
+    zn_manifest_fini(&m);
+    zn_free(to);
+    zn_free(dir);
+    zn_free(path);
+    return status;
 }
 
-zinc_status zn_ckpt_publish(const zn_publish_params *params)
+zinc_status zn_ckpt_reveal(const zn_publish_params *params)
 {
     zinc_status status;
     char *from = NULL, *to = NULL;
     ZN_TRY_GOTO(final_path(params, &to));
     ZN_TRY_GOTO(zn_format(&from, "%s" TMP_SUFFIX, to));
-    ZN_TRY_GOTO(check_written(params, from));
     ZN_TRY_GOTO(replace_folder(from, to));
     ZN_TRY_GOTO(zn_fs_sync_dir(params->output));
-    if (!params->keep_latest)
-        ZN_TRY_GOTO(set_latest(params->output, to));
     status = ZINC_OK;
 fail:
     zn_free(from);
     zn_free(to);
+    return status;
+}
+
+zinc_status zn_ckpt_set_latest(const zn_publish_params *params)
+{
+    char *to = NULL;
+    if (params->keep_latest)
+        return ZINC_OK;
+    ZN_TRY(final_path(params, &to));
+    const zinc_status status = set_latest(params->output, to);
+    zn_free(to);
+    return status;
+}
+
+zinc_status zn_ckpt_publish(const zn_publish_params *params)
+{
+    zinc_status status;
+    zn_buf manifest = {0};
+    ZN_TRY_GOTO(zn_manifest_build(params, &manifest));
+    ZN_TRY_GOTO(zn_ckpt_seal(params, &manifest));
+    ZN_TRY_GOTO(zn_ckpt_reveal(params));
+    ZN_TRY_GOTO(zn_ckpt_set_latest(params));
+    status = ZINC_OK;
+fail:
+    zn_buf_fini(&manifest);
     return status;
 }
 

@@ -21,11 +21,17 @@ typedef struct zn_manifest {
     json_t *root;
 } zn_manifest;
 
-ZINC_MUST_CHECK zinc_status zn_manifest_write(const zn_publish_params *params, const char *dir,
-                                              int64_t *n_bytes);
+/** The members of a manifest; its own checksum is not looked at (the fuzz target has none). `path`
+ *  names it. Errors: E_FORMAT, E_UNSUPPORTED. */
+ZINC_MUST_CHECK zinc_status zn_manifest_parse(const char *text, size_t n, const char *path,
+                                              zn_manifest *out);
+/** The same, and the checksum. */
+ZINC_MUST_CHECK zinc_status zn_manifest_take(const char *text, size_t n, const char *path,
+                                             zn_manifest *out);
 /** Read DIR/manifest.json. Errors: E_IO, E_FORMAT, E_UNSUPPORTED. */
 ZINC_MUST_CHECK zinc_status zn_manifest_read(const char *dir, zn_manifest *out);
-/** Every listed file exists and has its size. Errors: E_IO, E_FORMAT name the first that is not. */
+/** Every listed file exists and has its size; one that a node has may be missing here. Errors:
+ * E_IO, E_FORMAT name the first that is not. */
 ZINC_MUST_CHECK zinc_status zn_manifest_check_sizes(const char *dir, const zn_manifest *manifest);
 void zn_manifest_fini(zn_manifest *manifest);
 
@@ -44,23 +50,33 @@ bool zn_ckpt_plain_name(const char *name);
 /* The stored ranges of one checkpoint, with what they lie in. */
 typedef struct zn_stored {
     zn_ckpt_range r;
-    int file; /* index into the part files */
+    int file; /* of the manifest */
     bool checked;
 } zn_stored;
 
-typedef struct zn_part_file {
-    char *path;
-    zn_map map;
-} zn_part_file;
+/* Where a file of the manifest is. */
+typedef struct zn_found_file {
+    char *path; /* NULL: absent */
+    zn_map map; /* of shard-* */
+    bool wanted;
+} zn_found_file;
 
 struct zn_ckpt {
     char *dir;
     zn_manifest manifest;
-    zn_part_file *parts; /* [n_parts] the .safetensors files */
-    int n_parts;
-    zn_stored *stored; /* [n_stored] by param, what, first */
+    zn_found_file *found; /* [manifest.n_files] */
+    zn_stored *stored;    /* [n_stored] by param, what, first */
     int n_stored;
+    bool partial;     /* some shard-*.json may be absent: not everything need be there */
+    zn_error trouble; /* of a file that was not taken */
 };
+
+/** What is in the folder `path` alone, whatever is missing because another node has it. For looking
+ *  at, not for loading. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_open_partial(const char *path, zn_ckpt **out);
+/** Add the ranges of a shard-*.json; `where` names it. Errors: E_FORMAT. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_add_ranges(zn_ckpt *ckpt, const char *text, size_t n,
+                                               const char *where);
 
 /** "master" or the name of a state, for messages. */
 const char *zn_ckpt_what(const zn_ckpt *ckpt, int what);

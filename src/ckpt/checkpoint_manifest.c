@@ -103,32 +103,28 @@ static zinc_status append_params(zn_buf *out, const zn_param_list *list)
 static zinc_status append_files(zn_buf *out, const zn_ckpt_file *files, int n)
 {
     ZN_TRY(zn_buf_puts(out, ",\n\"files\":["));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         ZN_TRY(zn_buf_printf(
-            out, "%s\n{\"name\":\"%s\",\"bytes\":%" PRId64 ",\"checksum\":\"%016" PRIx64 "\"}",
+            out, "%s\n{\"name\":\"%s\",\"bytes\":%" PRId64 ",\"checksum\":\"%016" PRIx64 "\"",
             i ? "," : "", files[i].name, files[i].n_bytes, files[i].checksum));
+        if (files[i].node[0]) {
+            ZN_TRY(zn_buf_puts(out, ",\"node\":"));
+            ZN_TRY(zn_json_append_string(out, files[i].node, strlen(files[i].node)));
+        }
+        ZN_TRY(zn_buf_puts(out, "}"));
+    }
     return zn_buf_puts(out, "]");
 }
 
-zinc_status zn_manifest_write(const zn_publish_params *params, const char *dir, int64_t *n_bytes)
+zinc_status zn_manifest_build(const zn_publish_params *params, zn_buf *out)
 {
-    zinc_status status;
-    zn_buf text = {0};
-    char *path = NULL;
-    ZN_TRY_GOTO(zn_fs_join(dir, ZN_CKPT_MANIFEST, &path));
-    ZN_TRY_GOTO(append_progress(&text, params->meta));
-    ZN_TRY_GOTO(append_optimizer(&text, params->meta));
-    ZN_TRY_GOTO(append_params(&text, params->list));
-    ZN_TRY_GOTO(append_files(&text, params->files, params->n_files));
-    const uint64_t sum = zn_checksum_of(text.data, text.n);
-    ZN_TRY_GOTO(zn_buf_printf(&text, SELF_MARK "%016" PRIx64 "\"}\n", sum));
-    ZN_TRY_GOTO(zn_fs_write_atomic(path, text.data, text.n));
-    *n_bytes = (int64_t)text.n;
-    status = ZINC_OK;
-fail:
-    zn_buf_fini(&text);
-    zn_free(path);
-    return status;
+    zn_buf *text = out;
+    ZN_TRY(append_progress(text, params->meta));
+    ZN_TRY(append_optimizer(text, params->meta));
+    ZN_TRY(append_params(text, params->list));
+    ZN_TRY(append_files(text, params->files, params->n_files));
+    const uint64_t sum = zn_checksum_of(text->data, text->n);
+    return zn_buf_printf(text, SELF_MARK "%016" PRIx64 "\"}\n", sum);
 }
 
 /* ---- reading ---- */
@@ -301,6 +297,10 @@ static zinc_status read_lists(zn_manifest *m)
         snprintf(m->files[i].name, sizeof m->files[i].name, "%s", name);
         ZN_TRY(zn_member_int(item, "bytes", m->path, &m->files[i].n_bytes));
         ZN_TRY(zn_member_hex(item, "checksum", m->path, &m->files[i].checksum));
+        const char *node = json_string_value(json_object_get(item, "node"));
+        snprintf(m->files[i].node, sizeof m->files[i].node, "%s", node ? node : "");
+        if (m->files[i].n_bytes < 0)
+            ZN_FAIL(ZINC_E_FORMAT, "%s: %s has less than no bytes", m->path, name);
     }
     m->n_params = (int)n_params;
     m->n_files = (int)n_files;
@@ -321,39 +321,62 @@ static zinc_status check_version(const zn_manifest *m)
     return ZINC_OK;
 }
 
-static zinc_status check_self(const zn_manifest *m, const zn_buf *text)
+static zinc_status check_self(const zn_manifest *m, const char *text, size_t n)
 {
     const size_t n_mark = sizeof SELF_MARK - 1;
     uint64_t want;
     ZN_TRY(zn_member_hex(m->root, "checksum", m->path, &want));
-    for (size_t at = text->n >= n_mark ? text->n - n_mark + 1 : 0; at-- > 0;)
-        if (memcmp(text->data + at, SELF_MARK, n_mark) == 0) {
-            if (zn_checksum_of(text->data, at) == want)
+    for (size_t at = n >= n_mark ? n - n_mark + 1 : 0; at-- > 0;)
+        if (memcmp(text + at, SELF_MARK, n_mark) == 0) {
+            if (zn_checksum_of(text, at) == want)
                 return ZINC_OK;
             break;
         }
     ZN_FAIL(ZINC_E_FORMAT, "%s: is damaged: its bytes are not those of its checksum", m->path);
 }
 
-zinc_status zn_manifest_read(const char *dir, zn_manifest *out)
+/* Damage is told before whatever else it has made wrong, but a newer version is no damage. */
+static zinc_status parse(const char *text, size_t n, const char *path, bool self, zn_manifest *out)
 {
     zinc_status status;
     zn_manifest m = {0};
-    zn_buf text = {0};
-    ZN_TRY_GOTO(zn_fs_join(dir, ZN_CKPT_MANIFEST, &m.path));
-    ZN_TRY_GOTO(zn_fs_read(m.path, ZN_CKPT_MAX_JSON_BYTES, &text));
-    ZN_TRY_GOTO(zn_json_parse(text.data, text.n, m.path, &m.root));
+    ZN_TRY_GOTO(zn_strdup(path, &m.path));
+    ZN_TRY_GOTO(zn_json_parse(text, n, m.path, &m.root));
     ZN_TRY_GOTO(check_version(&m));
-    ZN_TRY_GOTO(check_self(&m, &text));
+    if (self)
+        ZN_TRY_GOTO(check_self(&m, text, n));
     ZN_TRY_GOTO(read_progress(m.root, m.path, &m.meta));
     ZN_TRY_GOTO(read_optimizer(m.root, m.path, &m.meta));
     ZN_TRY_GOTO(read_lists(&m));
-    zn_buf_fini(&text);
     *out = m;
     return ZINC_OK;
 fail:
-    zn_buf_fini(&text);
     zn_manifest_fini(&m);
+    return status;
+}
+
+zinc_status zn_manifest_parse(const char *text, size_t n, const char *path, zn_manifest *out)
+{
+    return parse(text, n, path, false, out);
+}
+
+zinc_status zn_manifest_take(const char *text, size_t n, const char *path, zn_manifest *out)
+{
+    return parse(text, n, path, true, out);
+}
+
+zinc_status zn_manifest_read(const char *dir, zn_manifest *out)
+{
+    zinc_status status;
+    char *path = NULL;
+    zn_buf text = {0};
+    ZN_TRY_GOTO(zn_fs_join(dir, ZN_CKPT_MANIFEST, &path));
+    ZN_TRY_GOTO(zn_fs_read(path, ZN_CKPT_MAX_JSON_BYTES, &text));
+    ZN_TRY_GOTO(zn_manifest_take(text.data, text.n, path, out));
+    status = ZINC_OK;
+fail:
+    zn_buf_fini(&text);
+    zn_free(path);
     return status;
 }
 
@@ -374,6 +397,8 @@ static zinc_status check_size(const char *dir, const zn_ckpt_file *file)
     ZN_TRY(zn_fs_join(dir, file->name, &path));
     const int failed = stat(path, &st) != 0 ? errno : 0;
     zn_free(path);
+    if (failed == ENOENT && file->node[0]) /* another node's */
+        return ZINC_OK;
     if (failed)
         ZN_FAIL(ZINC_E_IO, "%s/%s is missing: %s", dir, file->name, strerror(failed));
     if ((int64_t)st.st_size != file->n_bytes)

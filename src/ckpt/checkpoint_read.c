@@ -1,19 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_read.c — the parts of a checkpoint as whole parameters and states, read by range. */
+/* checkpoint_read.c — the parts of a checkpoint as whole parameters and states, read by range.
+ *
+ * Opening: the manifest; where its files are (one folder, several, or what this node has); the
+ * ranges of every shard-*.json; whether every element is there once. */
 #include "ckpt/checkpoint_internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ckpt/checksum.h"
 
 /* ---- opening ---- */
 
-static bool is_part_json(const char *name)
+static bool is_part_file(const zn_ckpt *ckpt, int k, const char *extension)
 {
-    const size_t n = strlen(name);
-    return strncmp(name, "shard-", 6) == 0 && n > 5 && strcmp(name + n - 5, ".json") == 0;
+    const char *name = ckpt->manifest.files[k].name;
+    const size_t n = strlen(name), m = strlen(extension);
+    return strncmp(name, "shard-", 6) == 0 && n > m && strcmp(name + n - m, extension) == 0;
+}
+
+bool zn_ckpt_is_index(const zn_ckpt *ckpt, int k)
+{
+    return is_part_file(ckpt, k, ".json");
+}
+
+bool zn_ckpt_is_data(const zn_ckpt *ckpt, int k)
+{
+    return is_part_file(ckpt, k, ".safetensors");
 }
 
 static int by_place(const void *a, const void *b)
@@ -44,7 +60,7 @@ static zinc_status parse_range(const zn_ckpt *ckpt, const json_t *item, const ch
 {
     const char *param, *what;
     zn_ckpt_range *r = &out->r;
-    const zn_part_file *file = &ckpt->parts[out->file];
+    const zn_ckpt_file *file = &ckpt->manifest.files[out->file];
     ZN_TRY(zn_member_text(item, "parameter", where, &param));
     ZN_TRY(zn_member_text(item, "what", where, &what));
     ZN_TRY(zn_member_int(item, "first", where, &r->first));
@@ -60,59 +76,46 @@ static zinc_status parse_range(const zn_ckpt *ckpt, const json_t *item, const ch
         ZN_FAIL(ZINC_E_FORMAT,
                 "%s: %.200s has %" PRId64 " elements, not [%" PRId64 ", +%" PRId64 ")", where,
                 param, n_elems, r->first, r->count);
-    if (r->offset < 0 || (size_t)r->offset > file->map.n_bytes ||
-        (size_t)r->count > (file->map.n_bytes - (size_t)r->offset) / 4)
+    if (r->offset < 0 || r->offset > file->n_bytes || r->count > (file->n_bytes - r->offset) / 4)
         ZN_FAIL(ZINC_E_FORMAT, "%s: %s of %.200s [%" PRId64 ", +%" PRId64 ") lies outside %s",
-                where, what, param, r->first, r->count, file->path);
+                where, what, param, r->first, r->count, file->name);
     return ZINC_OK;
 }
 
-static zinc_status add_ranges(zn_ckpt *ckpt, const json_t *root, const char *where)
-{
-    const json_t *ranges = json_object_get(root, "ranges");
-    const size_t n = json_array_size(ranges);
-    if (!json_is_array(ranges))
-        ZN_FAIL(ZINC_E_FORMAT, "%s: has no list of ranges", where);
-    ZN_TRY(zn_realloc_array(&ckpt->stored, (size_t)ckpt->n_stored + n + 1, sizeof *ckpt->stored,
-                            "checkpoint ranges"));
-    for (size_t i = 0; i < n; i++) {
-        zn_stored *s = &ckpt->stored[ckpt->n_stored];
-        *s = (zn_stored){.file = ckpt->n_parts - 1};
-        ZN_TRY(parse_range(ckpt, json_array_get(ranges, i), where, s));
-        ckpt->n_stored++;
-    }
-    return ZINC_OK;
-}
-
-static zinc_status map_data(zn_ckpt *ckpt, const json_t *root, const char *where)
+/* The file of the manifest that a part says its data are in. */
+static zinc_status find_data(const zn_ckpt *ckpt, const json_t *root, const char *where, int *out)
 {
     const char *name;
     ZN_TRY(zn_member_text(root, "file", where, &name));
-    if (!zn_ckpt_plain_name(name))
-        ZN_FAIL(ZINC_E_FORMAT, "%s: \"%.200s\" is no plain file name", where, name);
-    zn_part_file *part = &ckpt->parts[ckpt->n_parts];
-    ZN_TRY(zn_fs_join(ckpt->dir, name, &part->path));
-    ckpt->n_parts++;
-    return zn_map_open(part->path, &part->map);
+    for (int k = 0; k < ckpt->manifest.n_files; k++)
+        if (zn_ckpt_is_data(ckpt, k) && strcmp(ckpt->manifest.files[k].name, name) == 0) {
+            *out = k;
+            return ZINC_OK;
+        }
+    ZN_FAIL(ZINC_E_FORMAT, "%s: \"%.200s\" is no data file of the manifest", where, name);
 }
 
-static zinc_status open_part(zn_ckpt *ckpt, const zn_ckpt_file *file)
+zinc_status zn_ckpt_add_ranges(zn_ckpt *ckpt, const char *text, size_t n, const char *where)
 {
     zinc_status status;
-    char *path = NULL;
-    zn_buf text = {0};
     json_t *root = NULL;
-    ZN_TRY_GOTO(zn_fs_join(ckpt->dir, file->name, &path));
-    ZN_TRY_GOTO(zn_fs_read(path, ZN_CKPT_MAX_JSON_BYTES, &text));
-    if (zn_checksum_of(text.data, text.n) != file->checksum)
-        ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s: is damaged: its checksum is not the manifest's", path);
-    ZN_TRY_GOTO(zn_json_parse(text.data, text.n, path, &root));
-    ZN_TRY_GOTO(map_data(ckpt, root, path));
-    ZN_TRY_GOTO(add_ranges(ckpt, root, path));
+    int file = 0;
+    ZN_TRY_GOTO(zn_json_parse(text, n, where, &root));
+    ZN_TRY_GOTO(find_data(ckpt, root, where, &file));
+    const json_t *ranges = json_object_get(root, "ranges");
+    const size_t n_ranges = json_array_size(ranges);
+    if (!json_is_array(ranges))
+        ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s: has no list of ranges", where);
+    ZN_TRY_GOTO(zn_realloc_array(&ckpt->stored, (size_t)ckpt->n_stored + n_ranges + 1,
+                                 sizeof *ckpt->stored, "checkpoint ranges"));
+    for (size_t i = 0; i < n_ranges; i++) {
+        zn_stored *s = &ckpt->stored[ckpt->n_stored];
+        *s = (zn_stored){.file = file};
+        ZN_TRY_GOTO(parse_range(ckpt, json_array_get(ranges, i), where, s));
+        ckpt->n_stored++;
+    }
     status = ZINC_OK;
 fail:
-    zn_free(path);
-    zn_buf_fini(&text);
     json_decref(root);
     return status;
 }
@@ -147,27 +150,74 @@ static zinc_status check_all_covered(const zn_ckpt *ckpt)
     return ZINC_OK;
 }
 
-static zinc_status open_parts(zn_ckpt *ckpt)
+/* ---- where the files are ---- */
+
+static zinc_status map_file(zn_ckpt *ckpt, int k)
 {
-    const zn_manifest *m = &ckpt->manifest;
-    ZN_TRY(zn_alloc_array(&ckpt->parts, (size_t)m->n_files, sizeof *ckpt->parts, "parts"));
-    for (int i = 0; i < m->n_files; i++)
-        if (is_part_json(m->files[i].name))
-            ZN_TRY(open_part(ckpt, &m->files[i]));
-    if (ckpt->n_stored > 0)
-        qsort(ckpt->stored, (size_t)ckpt->n_stored, sizeof *ckpt->stored, by_place);
-    return check_all_covered(ckpt);
+    zn_found_file *f = &ckpt->found[k];
+    return f->map.data || ckpt->manifest.files[k].n_bytes == 0 ? ZINC_OK
+                                                               : zn_map_open(f->path, &f->map);
 }
 
-zinc_status zn_ckpt_open(const char *path, zn_ckpt **out)
+static zinc_status check_index(zn_ckpt *ckpt, int k)
+{
+    const zn_found_file *f = &ckpt->found[k];
+    ZN_TRY(map_file(ckpt, k));
+    if (zn_checksum_of(f->map.data ? f->map.data : (const unsigned char *)"", f->map.n_bytes) !=
+        ckpt->manifest.files[k].checksum)
+        ZN_FAIL(ZINC_E_FORMAT, "%s: is damaged: its checksum is not the manifest's", f->path);
+    return ZINC_OK;
+}
+
+/* Take file k from a folder, if it is there. Errors: E_FORMAT if it is another one. */
+static zinc_status look_in(zn_ckpt *ckpt, int k, const char *dir)
+{
+    zinc_status status;
+    struct stat st;
+    const zn_ckpt_file *file = &ckpt->manifest.files[k];
+    zn_found_file *f = &ckpt->found[k];
+    ZN_TRY(zn_fs_join(dir, file->name, &f->path));
+    if (stat(f->path, &st) != 0) {
+        zn_free(f->path);
+        f->path = NULL;
+        return ZINC_OK;
+    }
+    if ((int64_t)st.st_size != file->n_bytes)
+        ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s has %lld bytes where the manifest says %" PRId64, f->path,
+                     (long long)st.st_size, file->n_bytes);
+    if (zn_ckpt_is_index(ckpt, k))
+        ZN_TRY_GOTO(check_index(ckpt, k));
+    return ZINC_OK;
+fail:
+    zn_map_close(&f->map);
+    zn_free(f->path);
+    f->path = NULL;
+    return status;
+}
+
+static zinc_status look_in_all(zn_ckpt *ckpt, const char *const *paths, int n)
+{
+    for (int k = 0; k < ckpt->manifest.n_files; k++) {
+        const zn_ckpt_file *file = &ckpt->manifest.files[k];
+        for (int p = 0; p < n && !ckpt->found[k].path; p++)
+            ZN_TRY(look_in(ckpt, k, paths[p]));
+        if (ckpt->found[k].path || (ckpt->partial && file->node[0]))
+            continue;
+        if (file->node[0])
+            ZN_FAIL(ZINC_E_IO, "%s/%s is not here: it was written on the node %s, whose folder %s",
+                    paths[0], file->name, file->node,
+                    n > 1 ? "is not among those given" : "is needed too");
+        ZN_FAIL(ZINC_E_IO, "%s/%s is missing", paths[0], file->name);
+    }
+    return ZINC_OK;
+}
+
+static zinc_status begin_open(const char *path, zn_ckpt **out)
 {
     zinc_status status;
     zn_ckpt *ckpt = NULL;
     ZN_TRY(zn_alloc(&ckpt, sizeof *ckpt, "a checkpoint"));
     ZN_TRY_GOTO(zn_strdup(path, &ckpt->dir));
-    ZN_TRY_GOTO(zn_manifest_read(path, &ckpt->manifest));
-    ZN_TRY_GOTO(zn_manifest_check_sizes(path, &ckpt->manifest));
-    ZN_TRY_GOTO(open_parts(ckpt));
     *out = ckpt;
     return ZINC_OK;
 fail:
@@ -175,19 +225,163 @@ fail:
     return status;
 }
 
+static zinc_status make_room(zn_ckpt *ckpt)
+{
+    return zn_alloc_array(&ckpt->found, (size_t)ckpt->manifest.n_files, sizeof *ckpt->found,
+                          "checkpoint files");
+}
+
+zinc_status zn_ckpt_index(zn_ckpt *ckpt)
+{
+    for (int k = 0; k < ckpt->manifest.n_files; k++) {
+        const zn_found_file *f = &ckpt->found[k];
+        if (!zn_ckpt_is_index(ckpt, k) || (!f->path && ckpt->partial))
+            continue;
+        ZN_ASSERT(f->path);
+        ZN_TRY(map_file(ckpt, k));
+        ZN_TRY(zn_ckpt_add_ranges(ckpt, (const char *)f->map.data, f->map.n_bytes, f->path));
+    }
+    if (ckpt->n_stored > 0)
+        qsort(ckpt->stored, (size_t)ckpt->n_stored, sizeof *ckpt->stored, by_place);
+    return ckpt->partial ? ZINC_OK : check_all_covered(ckpt);
+}
+
+/* All folders must have one and the same manifest. */
+static zinc_status compare_manifests(const zn_ckpt *ckpt, const char *const *paths, int n)
+{
+    zinc_status status = ZINC_OK;
+    for (int p = 1; p < n && status == ZINC_OK; p++) {
+        zn_manifest other = {0};
+        ZN_TRY(zn_manifest_read(paths[p], &other));
+        if (strcmp(json_string_value(json_object_get(other.root, "checksum")),
+                   json_string_value(json_object_get(ckpt->manifest.root, "checksum"))) != 0)
+            status = zn_error_set(ZINC_E_CONFIG, __FILE__, __LINE__, __func__,
+                                  "%s and %s are not folders of one checkpoint: their %s differ",
+                                  paths[0], paths[p], ZN_CKPT_MANIFEST);
+        zn_manifest_fini(&other);
+    }
+    return status;
+}
+
+static zinc_status open_folders(const char *const *paths, int n, bool partial, zn_ckpt **out)
+{
+    zinc_status status;
+    zn_ckpt *ckpt = NULL;
+    ZN_TRY(begin_open(paths[0], &ckpt));
+    ckpt->partial = partial;
+    ZN_TRY_GOTO(zn_manifest_read(paths[0], &ckpt->manifest));
+    ZN_TRY_GOTO(compare_manifests(ckpt, paths, n));
+    ZN_TRY_GOTO(make_room(ckpt));
+    ZN_TRY_GOTO(look_in_all(ckpt, paths, n));
+    ZN_TRY_GOTO(zn_ckpt_index(ckpt));
+    *out = ckpt;
+    return ZINC_OK;
+fail:
+    zn_ckpt_close(ckpt);
+    return status;
+}
+
+zinc_status zn_ckpt_open(const char *path, zn_ckpt **out)
+{
+    return open_folders(&path, 1, false, out);
+}
+
+zinc_status zn_ckpt_open_folders(const char *const *paths, int n, zn_ckpt **out)
+{
+    return open_folders(paths, n, false, out);
+}
+
+zinc_status zn_ckpt_open_partial(const char *path, zn_ckpt **out)
+{
+    return open_folders(&path, 1, true, out);
+}
+
 void zn_ckpt_close(zn_ckpt *ckpt)
 {
     if (!ckpt)
         return;
-    for (int i = 0; i < ckpt->n_parts; i++) {
-        zn_map_close(&ckpt->parts[i].map);
-        zn_free(ckpt->parts[i].path);
+    for (int k = 0; ckpt->found && k < ckpt->manifest.n_files; k++) {
+        zn_map_close(&ckpt->found[k].map);
+        zn_free(ckpt->found[k].path);
     }
-    zn_free(ckpt->parts);
+    zn_free(ckpt->found);
     zn_free(ckpt->stored);
     zn_manifest_fini(&ckpt->manifest);
     zn_free(ckpt->dir);
     zn_free(ckpt);
+}
+
+/* ---- a node's share of them ---- */
+
+zinc_status zn_ckpt_open_here(const char *path, const char *manifest, size_t n, zn_ckpt **out)
+{
+    zinc_status status;
+    char *name = NULL;
+    zn_ckpt *ckpt = NULL;
+    ZN_TRY(begin_open(path, &ckpt));
+    ZN_TRY_GOTO(zn_fs_join(path, ZN_CKPT_MANIFEST, &name));
+    ZN_TRY_GOTO(zn_manifest_take(manifest, n, name, &ckpt->manifest));
+    ZN_TRY_GOTO(make_room(ckpt));
+    for (int k = 0; k < ckpt->manifest.n_files; k++) {
+        status = look_in(ckpt, k, path);
+        if (status == ZINC_E_NOMEM)
+            goto fail;
+        if (status != ZINC_OK && ckpt->trouble.status == ZINC_OK)
+            zn_error_save(&ckpt->trouble, status);
+    }
+    zn_free(name);
+    *out = ckpt;
+    return ZINC_OK;
+fail:
+    zn_free(name);
+    zn_ckpt_close(ckpt);
+    return status;
+}
+
+int zn_ckpt_n_files(const zn_ckpt *ckpt)
+{
+    return ckpt->manifest.n_files;
+}
+
+const zn_ckpt_file *zn_ckpt_file_at(const zn_ckpt *ckpt, int k)
+{
+    return &ckpt->manifest.files[k];
+}
+
+bool zn_ckpt_has(const zn_ckpt *ckpt, int k)
+{
+    return ckpt->found[k].path != NULL;
+}
+
+const char *zn_ckpt_trouble(const zn_ckpt *ckpt)
+{
+    return ckpt->trouble.message;
+}
+
+zinc_status zn_ckpt_bytes(zn_ckpt *ckpt, int k, const unsigned char **out)
+{
+    ZN_TRY(map_file(ckpt, k));
+    *out = ckpt->found[k].map.data;
+    return ZINC_OK;
+}
+
+zinc_status zn_ckpt_supply(zn_ckpt *ckpt, int k, int fd)
+{
+    zinc_status status;
+    char *link = NULL;
+    zn_found_file *f = &ckpt->found[k];
+    ZN_ASSERT(!f->path);
+    ZN_TRY_GOTO(zn_format(&link, "/proc/self/fd/%d", fd)); /* the file may have no name */
+    ZN_TRY_GOTO(zn_map_open(link, &f->map));
+    ZN_TRY_GOTO(zn_format(&f->path, "%s/%s (sent by another node)", ckpt->dir,
+                          ckpt->manifest.files[k].name));
+    if ((int64_t)f->map.n_bytes != ckpt->manifest.files[k].n_bytes)
+        ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s has %zu bytes where the manifest says %" PRId64, f->path,
+                     f->map.n_bytes, ckpt->manifest.files[k].n_bytes);
+    status = zn_ckpt_is_index(ckpt, k) ? check_index(ckpt, k) : ZINC_OK;
+fail:
+    zn_free(link);
+    return status;
 }
 
 const zn_ckpt_meta *zn_ckpt_get_meta(const zn_ckpt *ckpt)
@@ -230,9 +424,13 @@ int zn_ckpt_find(const zn_ckpt *ckpt, const char *name)
 
 zinc_status zn_ckpt_check_range(zn_ckpt *ckpt, zn_stored *s)
 {
-    const zn_part_file *file = &ckpt->parts[s->file];
+    const zn_found_file *file = &ckpt->found[s->file];
     if (s->checked)
         return ZINC_OK;
+    if (!file->path)
+        ZN_FAIL(ZINC_E_IO, "%s/%s is not here: it was written on the node %s", ckpt->dir,
+                ckpt->manifest.files[s->file].name, ckpt->manifest.files[s->file].node);
+    ZN_TRY(map_file(ckpt, s->file));
     if (zn_checksum_of(file->map.data + s->r.offset, (size_t)s->r.count * 4) != s->r.checksum)
         ZN_FAIL(ZINC_E_FORMAT,
                 "%s: %s of %.200s, elements [%" PRId64 ", +%" PRId64
@@ -259,26 +457,57 @@ static int first_range(const zn_ckpt *ckpt, int param, int what, int64_t offset)
     return low - 1;
 }
 
+/* Whose elements [offset, offset + *n) come first in a stored range: that, how many of the range
+ * are in front of them, and in *n how many it has. `at` goes on to the next. */
+static zinc_status next_range(zn_ckpt *ckpt, int i, int what, int64_t offset, int at, int64_t *n,
+                              int64_t *skip, zn_stored **out)
+{
+    zn_stored *s = at >= 0 && at < ckpt->n_stored ? &ckpt->stored[at] : NULL;
+    *skip = s ? offset - s->r.first : 0;
+    if (!s || s->r.param != i || s->r.what != what || *skip >= s->r.count)
+        ZN_FAIL(ZINC_E_FORMAT, "%s holds no %s of %.200s at element %" PRId64, ckpt->dir,
+                zn_ckpt_what(ckpt, what), ckpt->manifest.params[i].name, offset);
+    *n = *n < s->r.count - *skip ? *n : s->r.count - *skip;
+    *out = s;
+    return ZINC_OK;
+}
+
 zinc_status zn_ckpt_read(zn_ckpt *ckpt, int i, int what, int64_t offset, int64_t n, float *out)
 {
     for (int at = first_range(ckpt, i, what, offset); n > 0; at++) {
-        zn_stored *s = at >= 0 && at < ckpt->n_stored ? &ckpt->stored[at] : NULL;
-        const int64_t skip = s ? offset - s->r.first : 0;
-        if (!s || s->r.param != i || s->r.what != what || skip >= s->r.count)
-            ZN_FAIL(ZINC_E_FORMAT, "%s holds no %s of %.200s at element %" PRId64, ckpt->dir,
-                    zn_ckpt_what(ckpt, what), ckpt->manifest.params[i].name, offset);
-        const int64_t m = n < s->r.count - skip ? n : s->r.count - skip;
+        zn_stored *s;
+        int64_t m = n, skip;
+        ZN_TRY(next_range(ckpt, i, what, offset, at, &m, &skip, &s));
+        ZN_TRY(zn_ckpt_check_range(ckpt, s));
+        const zn_found_file *file = &ckpt->found[s->file];
         const zn_tensor_info info = {.name = ckpt->manifest.params[i].name,
                                      .dtype = ZN_DTYPE_F32,
                                      .n_elems = s->r.count,
-                                     .file = ckpt->parts[s->file].path,
-                                     .data = ckpt->parts[s->file].map.data + s->r.offset,
+                                     .file = file->path,
+                                     .data = file->map.data + s->r.offset,
                                      .mapped = true};
-        ZN_TRY(zn_ckpt_check_range(ckpt, s));
         ZN_TRY(zn_tensor_read(&info, skip, m, out));
         out += m;
         n -= m;
         offset += m;
     }
     return ZINC_OK;
+}
+
+zinc_status zn_ckpt_want(zn_ckpt *ckpt, int i, int what, int64_t offset, int64_t n)
+{
+    for (int at = first_range(ckpt, i, what, offset); n > 0; at++) {
+        zn_stored *s;
+        int64_t m = n, skip;
+        ZN_TRY(next_range(ckpt, i, what, offset, at, &m, &skip, &s));
+        ckpt->found[s->file].wanted = true;
+        n -= m;
+        offset += m;
+    }
+    return ZINC_OK;
+}
+
+bool zn_ckpt_wants(const zn_ckpt *ckpt, int k)
+{
+    return ckpt->found[k].wanted && !ckpt->found[k].path;
 }

@@ -39,15 +39,35 @@ static bool verify_ranges(zn_ckpt *ckpt, const char *name, findings *f)
 {
     bool damaged = false;
     for (int i = 0; i < ckpt->n_stored; i++) {
-        const char *path = ckpt->parts[ckpt->stored[i].file].path;
-        const char *slash = strrchr(path, '/');
-        if (strcmp(slash ? slash + 1 : path, name) == 0 &&
+        const int file = ckpt->stored[i].file;
+        if (strcmp(ckpt->manifest.files[file].name, name) == 0 && ckpt->found[file].path &&
             zn_ckpt_check_range(ckpt, &ckpt->stored[i]) != ZINC_OK) {
             report(f);
             damaged = true;
         }
     }
     return damaged;
+}
+
+static bool on_another_node(const char *dir, const zn_ckpt_file *file)
+{
+    char *path = NULL;
+    if (!file->node[0] || zn_fs_join(dir, file->name, &path) != ZINC_OK)
+        return false;
+    const bool here = zn_fs_exists(path);
+    zn_free(path);
+    return !here;
+}
+
+zinc_status zn_ckpt_elsewhere(const char *path, int *n)
+{
+    zn_manifest m = {0};
+    ZN_TRY(zn_manifest_read(path, &m));
+    *n = 0;
+    for (int i = 0; i < m.n_files; i++)
+        *n += on_another_node(path, &m.files[i]);
+    zn_manifest_fini(&m);
+    return ZINC_OK;
 }
 
 zinc_status zn_ckpt_verify(const char *path, void (*problem)(void *ctx, const char *text),
@@ -59,11 +79,13 @@ zinc_status zn_ckpt_verify(const char *path, void (*problem)(void *ctx, const ch
     zinc_status status = zn_manifest_read(path, &m);
     if (status != ZINC_OK)
         report(&f);
-    else if (zn_ckpt_open(path, &ckpt) != ZINC_OK)
+    else if (zn_ckpt_open_partial(path, &ckpt) != ZINC_OK)
         ckpt = NULL; /* the files below say why; if none does, this did */
     zn_error opened;
     zn_error_save(&opened, status == ZINC_OK && !ckpt ? ZINC_E_FORMAT : ZINC_OK);
     for (int i = 0; i < m.n_files; i++) {
+        if (on_another_node(path, &m.files[i]))
+            continue;
         const bool named = ckpt && verify_ranges(ckpt, m.files[i].name, &f);
         if (verify_file(path, &m.files[i], named) != ZINC_OK)
             report(&f);

@@ -129,8 +129,13 @@ static zinc_status verify_one(const char *path, bool json, int *n_problems)
     *n_problems += n;
     if (n > 0)
         return ZINC_OK;
+    int elsewhere = 0;
+    ZN_TRY(zn_ckpt_elsewhere(path, &elsewhere));
     if (!json) {
-        printf("%s: every byte is as it was written\n", path);
+        printf("%s: every byte is as it was written", path);
+        if (elsewhere > 0)
+            printf("; %d files are on other nodes", elsewhere);
+        printf("\n");
         return ZINC_OK;
     }
     zinc_status status = append_row(&out, path, 0, "problems");
