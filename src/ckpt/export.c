@@ -49,6 +49,35 @@ static void source_close(source *from)
     zn_free(from->dir);
 }
 
+/* The checkpoint folder that is meant by it or by the folder of its run. Free with zn_free. */
+static zinc_status find_folder(const char *path, char **out)
+{
+    char *latest = NULL;
+    if (!zn_ckpt_is(path) && zn_ckpt_latest(path, &latest) == ZINC_OK && zn_ckpt_is(latest)) {
+        *out = latest;
+        return ZINC_OK;
+    }
+    zn_free(latest);
+    return zn_strdup(path, out);
+}
+
+static zinc_status source_open_nodes(const zn_export_params *params, source *out)
+{
+    zinc_status status;
+    char **paths = NULL;
+    const int n = params->n_more + 1;
+    ZN_TRY_GOTO(zn_alloc_array(&paths, (size_t)n, sizeof *paths, "folders"));
+    for (int i = 0; i < n; i++)
+        ZN_TRY_GOTO(find_folder(i ? params->more[i - 1] : params->checkpoint, &paths[i]));
+    ZN_TRY_GOTO(zn_strdup(paths[0], &out->dir));
+    status = zn_ckpt_open_folders((const char *const *)paths, n, &out->zinc);
+fail:
+    for (int i = 0; paths && i < n; i++)
+        zn_free(paths[i]);
+    zn_free(paths);
+    return status;
+}
+
 /* `path` is a checkpoint folder of Zinc's, or the folder of a run whose `latest` names one, or one
  * of DeepSpeed's. */
 static zinc_status source_open(const char *path, source *out)
@@ -153,7 +182,8 @@ zinc_status zn_export(const zn_export_params *params, zn_export_report *report)
     zinc_status status;
     source from = {0};
     zn_export_report result = {0};
-    ZN_TRY_GOTO(source_open(params->checkpoint, &from));
+    ZN_TRY_GOTO(params->n_more > 0 ? source_open_nodes(params, &from)
+                                   : source_open(params->checkpoint, &from));
     ZN_TRY_GOTO(write_weights(&from, params, &result));
     ZN_TRY_GOTO(copy_model_files(params, from.dir, &result.has_config));
     if (result.has_config)

@@ -8,6 +8,8 @@
 
 typedef struct zn_export_params {
     const char *checkpoint;  /* Zinc's or DeepSpeed's, or the folder that holds its `latest` */
+    const char *const *more; /* [n_more] the same of other nodes, where each has its own files */
+    int n_more;
     const char *output;      /* made if missing */
     const char *model;       /* folder with config.json and tokenizer; NULL: the checkpoint's own */
     zn_dtype dtype;          /* F32, BF16 or F16 */

@@ -9,11 +9,19 @@
 #include "base/mem.h"
 #include "ckpt/export.h"
 
-static zinc_status read_params(const zn_args *args, zn_export_params *out)
+#define MAX_FOLDERS 4096
+
+/* `more` has room for MAX_FOLDERS and lives as long as *out. */
+static zinc_status read_params(const zn_args *args, const char **more, zn_export_params *out)
 {
     const char *dtype = zn_args_get(args, "dtype");
+    const int n = zn_args_n_positional(args);
     out->checkpoint = zn_args_positional(args, 0);
-    out->output = zn_args_positional(args, 1);
+    for (int i = 1; i < n - 1; i++)
+        more[i - 1] = zn_args_positional(args, i);
+    out->more = more;
+    out->n_more = n - 2;
+    out->output = zn_args_positional(args, n - 1);
     out->model = zn_args_get(args, "model");
     out->dtype = ZN_DTYPE_F32;
     out->max_shard_bytes = 5000000000;
@@ -55,9 +63,10 @@ static zinc_status print_report(const zn_args *args, const zn_export_params *par
 
 static int run_export(const zn_args *args)
 {
+    const char *more[MAX_FOLDERS];
     zn_export_params params = {0};
     zn_export_report report = {0};
-    zinc_status status = read_params(args, &params);
+    zinc_status status = read_params(args, more, &params);
     if (status == ZINC_OK)
         status = zn_export(&params, &report);
     if (status == ZINC_OK)
@@ -89,13 +98,14 @@ static const zn_option export_options[] = {
 const zn_command zn_command_export = {
     .name = "export",
     .summary = "turn a checkpoint into a Hugging Face folder",
-    .positional = "CKPT OUT",
+    .positional = "CKPT... OUT",
     .min_positional = 2,
-    .max_positional = 2,
+    .max_positional = MAX_FOLDERS,
     .options = export_options,
     .n_options = sizeof export_options / sizeof export_options[0],
     .epilog = "CKPT is a checkpoint of Zinc's or DeepSpeed's, or the folder that holds its file "
-              "`latest`.\n\n"
+              "`latest`. "
+              "Where each node has written its own files, give the folders of all nodes.\n\n"
               "  zinc export run/checkpoint-500 model --dtype bfloat16\n",
     .run = run_export,
 };

@@ -169,6 +169,25 @@ static zinc_status match(const zn_param_list *list, source *from)
     return ZINC_OK;
 }
 
+static zinc_status want_range(void *ctx, int what, int param, int64_t offset, int64_t n, float *out)
+{
+    const source *from = ctx;
+    memset(out, 0, (size_t)n * sizeof *out); /* what is read later takes its place */
+    return zn_ckpt_want(from->ckpt, from->param_of[param],
+                        what == ZN_ZERO_MASTERS ? ZN_CKPT_MASTER : what, offset, n);
+}
+
+zinc_status zn_engine_want(zn_engine *engine, zn_ckpt *ckpt)
+{
+    zinc_status status;
+    source from = {.ckpt = ckpt};
+    ZN_TRY_GOTO(zn_comm_agree(zn_engine_comm(engine), match(zn_engine_param_list(engine), &from)));
+    status = zn_zero_restore(zn_engine_zero(engine), want_range, &from);
+fail:
+    zn_free(from.param_of);
+    return status;
+}
+
 static zinc_status read_range(void *ctx, int what, int param, int64_t offset, int64_t n, float *out)
 {
     const source *from = ctx;

@@ -40,8 +40,25 @@ ZINC_MUST_CHECK zinc_status zn_snapshot_write(const zn_snapshot *snapshot, zn_pa
 ZINC_MUST_CHECK zinc_status zn_zero_restore_ckpt(zn_zero *zero, zn_comm *comm,
                                                  const zn_param_list *list, zn_ckpt *ckpt);
 
-/** The same of a trainer's engine, with the counts and the loss Collective. */
+/** The same of a trainer's engine, with the counts and the loss scale. Collective. */
 ZINC_MUST_CHECK zinc_status zn_engine_restore(zn_engine *engine, zn_ckpt *ckpt);
+
+/* ---- nodes that share no file system (engine_ckpt_nodes.c) ---- */
+
+/** Open checkpoint folder `path` on every rank, where each node may have only the files it has
+ *  written: the manifest is rank 0's, the shard-*.json that a node lacks are sent to it. Of data
+ *  nothing is sent. `scratch` is a folder for what is sent; it is not seen there. Collective.
+ *  Errors: E_IO names a file that no node has, and the node that wrote it; as zn_ckpt_open. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_open_nodes(zn_comm *comm, const char *path, const char *scratch,
+                                               zn_ckpt **out);
+/** Send to each node the data files that its ranks' shards need and that it lacks: none at the
+ * world size and placing that wrote them (stage 0 needs all). They take disk until the close.
+ * Collective. Errors: E_IO; as zn_engine_restore. */
+ZINC_MUST_CHECK zinc_status zn_engine_fetch(zn_engine *engine, zn_ckpt *ckpt, const char *scratch);
+/** Note in `ckpt` which files a restore of this rank would read. Collective. */
+ZINC_MUST_CHECK zinc_status zn_engine_want(zn_engine *engine, zn_ckpt *ckpt);
+/** Give root's text to all ranks; the others' is replaced. Collective. */
+ZINC_MUST_CHECK zinc_status zn_comm_share_text(zn_comm *comm, int root, zn_buf *text);
 
 /** The same from a DeepSpeed checkpoint of any world size and stage. `spec` is the model's.
  * Collective. Errors: E_CONFIG, E_FORMAT. */
