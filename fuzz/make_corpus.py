@@ -171,3 +171,33 @@ seeds("jsonl", [
     '{"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1]}\n{"input_ids":[4,5]}\n\n',
     '{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}\r\n{"input_ids": [999, 0]}',
 ])
+
+
+def manifest(params, files, **more):
+    return json.dumps({
+        "format": "zinc-checkpoint", "version": 1, "step": 5, "applied": 4, "skipped": 1, "epoch": 0.5, "samples": 40,
+        "seed": 42, "shuffle": True, "rows": 9, "tokens": 99, "train_batch_size": 8, "stage": 3, "n_ranks": 2,
+        "dtype": "bfloat16", "run": "0123456789abcdef", "created_ns": 1, "model_hash": "0" * 16, "tokenizer_hash": "0" * 16,
+        "loss_scaler": {"dynamic": True, "scale": 1024, "min_scale": 1, "window": 100, "hysteresis": 2, "hysteresis_left": 1,
+                        "consecutive_hysteresis": False, "iteration": 3, "last_overflow": -1},
+        "optimizer": "adamw", "states": ["exp_avg", "exp_avg_sq"], "hyper_parameters": {}, "schedule": {}, "config": {},
+        "parameters": [{"name": n, "shape": s} for n, s in params],
+        "files": [{"name": n, "bytes": b, "checksum": "0" * 16, "node": "h1"} for n, b in files], **more})
+
+
+def part(rank, ranges):
+    at, listed = 64, []
+    for name, what, first, count in ranges:
+        listed.append({"parameter": name, "what": what, "first": first, "count": count, "offset": at, "checksum": "0" * 16})
+        at += 4 * count
+    return json.dumps({"format": "zinc-checkpoint-part", "version": 1, "rank": rank, "n_ranks": 2,
+                       "file": f"shard-0000{rank}-of-00002.safetensors", "ranges": listed})
+
+
+names = [f"shard-0000{r}-of-00002.{e}" for r in range(2) for e in ("safetensors", "json")]
+whats = ("master", "exp_avg", "exp_avg_sq")
+seeds("manifest", [
+    "\0".join([manifest([("a", [2, 5]), ("b", [3])], [(n, 1000) for n in names]),
+               part(0, [("a", w, 0, 4) for w in whats] + [("b", "master", 0, 3)]), part(1, [("a", w, 4, 6) for w in whats])]),
+    manifest([("a", [])], [("config.json", 3)]) + "\0" + part(0, []),
+])

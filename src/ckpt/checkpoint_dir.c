@@ -366,6 +366,8 @@ static bool is_half_written(const char *name)
                                         "tokenizer_config.json",
                                         "special_tokens_map.json"};
     const char *dot = strstr(name, ".tmp.");
+    if (strncmp(name, ".zinc-node-", 11) == 0) /* of train/nodes.c */
+        return true;
     if (!dot || dot[5] == '\0' || strspn(dot + 5, "0123456789") != strlen(dot + 5))
         return false;
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)

@@ -78,6 +78,9 @@ ZINC_MUST_CHECK zinc_status zn_ckpt_open_partial(const char *path, zn_ckpt **out
 ZINC_MUST_CHECK zinc_status zn_ckpt_add_ranges(zn_ckpt *ckpt, const char *text, size_t n,
                                                const char *where);
 
+/** After the last of them: sort, and see that every element is there once. Errors: E_FORMAT. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_arrange(zn_ckpt *ckpt);
+
 /** "master" or the name of a state, for messages. */
 const char *zn_ckpt_what(const zn_ckpt *ckpt, int what);
 /** Hold one stored range against its checksum. */

@@ -231,6 +231,13 @@ static zinc_status make_room(zn_ckpt *ckpt)
                           "checkpoint files");
 }
 
+zinc_status zn_ckpt_arrange(zn_ckpt *ckpt)
+{
+    if (ckpt->n_stored > 0)
+        qsort(ckpt->stored, (size_t)ckpt->n_stored, sizeof *ckpt->stored, by_place);
+    return ckpt->partial ? ZINC_OK : check_all_covered(ckpt);
+}
+
 zinc_status zn_ckpt_index(zn_ckpt *ckpt)
 {
     for (int k = 0; k < ckpt->manifest.n_files; k++) {
@@ -241,9 +248,7 @@ zinc_status zn_ckpt_index(zn_ckpt *ckpt)
         ZN_TRY(map_file(ckpt, k));
         ZN_TRY(zn_ckpt_add_ranges(ckpt, (const char *)f->map.data, f->map.n_bytes, f->path));
     }
-    if (ckpt->n_stored > 0)
-        qsort(ckpt->stored, (size_t)ckpt->n_stored, sizeof *ckpt->stored, by_place);
-    return ckpt->partial ? ZINC_OK : check_all_covered(ckpt);
+    return zn_ckpt_arrange(ckpt);
 }
 
 /* All folders must have one and the same manifest. */

@@ -11,6 +11,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "base/mem.h"
 #include "ckpt/checkpoint.h"
 #include "train/mpirun.h"
@@ -18,7 +19,7 @@
 
 typedef struct rank_thread {
     pthread_t thread;
-    const zn_train_setup *setup;
+    zn_train_setup *setup;
     zn_thread_world *world;
     int rank;
     bool started;
@@ -46,7 +47,7 @@ static zinc_status first_cause(const rank_thread *threads, int n)
     return cause ? zn_error_restore(&cause->error) : ZINC_OK;
 }
 
-static zinc_status run_threads(const zn_train_setup *setup)
+static zinc_status run_threads(zn_train_setup *setup)
 {
     zinc_status status;
     zn_thread_world *world = NULL;
@@ -128,6 +129,8 @@ static zinc_status check_srun(void)
 
 /* ---- the process ---- */
 
+#define CAUSE_FIRST_SECONDS 0.3 /* by which the rank whose error it is ends before the others */
+
 int zn_train_exit_code(zinc_status status)
 {
     switch (status) {
@@ -158,6 +161,19 @@ static zinc_status check_options(const zn_train_options *o)
     return ZINC_OK;
 }
 
+zinc_status zn_train_begin(zn_train_setup *setup)
+{
+    const zn_train_options *o = setup->o;
+    ZN_TRY(zn_train_lock_output(setup));
+    if (o->resume)
+        zn_ckpt_clean(o->output_dir);
+    ZN_TRY(zn_train_resume_find(setup, true));
+    if (setup->resume.nothing_left)
+        return ZINC_OK;
+    ZN_TRY(zn_train_claim_output(o));
+    return zn_train_lock_output(setup);
+}
+
 /* *code is what the process exits with if it was the parent of the ranks. */
 static zinc_status run(const zn_train_options *o, zn_train_setup *setup, int *code)
 {
@@ -179,22 +195,16 @@ static zinc_status run(const zn_train_options *o, zn_train_setup *setup, int *co
             zn_train_print_plan(setup);
         return ZINC_OK;
     }
-    if (rank == 0)
-        ZN_TRY(zn_train_lock_output(setup));
-    if (rank == 0 && o->resume)
-        zn_ckpt_clean(o->output_dir);
-    ZN_TRY(zn_train_resume_find(setup, rank == 0));
+    if (mpi) {
+        zn_train_catch_signals();
+        zn_log_set_rank(rank);
+        return zn_train_rank(setup, rank, NULL);
+    }
+    ZN_TRY(zn_train_begin(setup));
     if (setup->resume.nothing_left)
         return ZINC_OK;
-    if (rank == 0) {
-        ZN_TRY(zn_train_claim_output(o));
-        ZN_TRY(zn_train_lock_output(setup));
-    }
     zn_train_catch_signals();
-    if (!mpi)
-        return run_threads(setup);
-    zn_log_set_rank(rank);
-    return zn_train_rank(setup, rank, NULL);
+    return run_threads(setup);
 }
 
 int zn_train(const zn_train_options *options)
@@ -210,6 +220,8 @@ int zn_train(const zn_train_options *options)
         zn_log(ZN_LOG_ERROR, "train", "%s", zinc_last_error());
     }
     zn_train_setup_close(&setup);
+    if (status == ZINC_E_ABORTED) /* mpirun's exit code is that of the first process to end */
+        zn_sys_sleep(CAUSE_FIRST_SECONDS);
     if (status == ZINC_OK && zn_train_signal() != 0)
         return 128 + zn_train_signal();
     return status == ZINC_OK ? code : zn_train_exit_code(status);

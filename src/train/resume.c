@@ -170,7 +170,10 @@ zinc_status zn_train_resume_find(zn_train_setup *setup, bool tell)
 static zinc_status restore_zinc(const zn_train_setup *s, zn_engine *engine)
 {
     zn_ckpt *ckpt = NULL;
-    zinc_status status = zn_comm_agree(zn_engine_comm(engine), zn_ckpt_open(s->resume.dir, &ckpt));
+    zinc_status status =
+        zn_ckpt_open_nodes(zn_engine_comm(engine), s->resume.dir, s->o->output_dir, &ckpt);
+    if (status == ZINC_OK)
+        status = zn_engine_fetch(engine, ckpt, s->o->output_dir);
     if (status == ZINC_OK)
         status = zn_engine_restore(engine, ckpt);
     zn_ckpt_close(ckpt);

@@ -17,6 +17,7 @@
 #include "kernels/peak.h"
 #include "train/banner.h"
 #include "train/metrics.h"
+#include "train/nodes.h"
 #include "train/overflow.h"
 #include "train/observer.h"
 #include "train/progress.h"
@@ -44,6 +45,7 @@ typedef struct rank_run {
     zn_progress *progress; /* rank 0 */
     zn_observer *observer; /* rank 0 */
     zn_saver *saver;
+    zn_nodes nodes; /* of processes; zeroed with threads, which have one folder */
 } rank_run;
 
 /* Sums over ranks, in rank order, of up to 4 numbers. Collective. */
@@ -229,6 +231,21 @@ static zinc_status save_model(rank_run *run, const char *dir)
     return zn_comm_agree(run->comm, status);
 }
 
+/* Nodes without a folder in common cannot write one model: the weights stay where they are. */
+static zinc_status keep_in_checkpoint(rank_run *run, int64_t step)
+{
+    ZN_TRY(zn_saver_save(run->saver, step));
+    ZN_TRY(zn_saver_finish(run->saver));
+    if (zn_saver_last(run->saver) != step)
+        ZN_FAIL(ZINC_E_IO, "the weights after step %lld could not be saved", (long long)step);
+    if (run->rank == 0)
+        zn_info("train",
+                "the weights after step %lld are in %s/checkpoint-%lld of %d nodes: bring these "
+                "folders to one machine, and `zinc export` FOLDER... OUT makes the model",
+                (long long)step, run->s->o->output_dir, (long long)step, run->nodes.n_folders);
+    return ZINC_OK;
+}
+
 /* ---- the loop ---- */
 
 static zinc_status report_step(rank_run *run, int64_t step, double seconds,
@@ -373,6 +390,8 @@ static zinc_status train_loop(rank_run *run)
     if (run->rank == 0 && run->n_clipped > 0)
         zn_info("train", "the gradient was clipped in %lld of %lld steps; grad_norm is before that",
                 (long long)run->n_clipped, (long long)step);
+    if (run->nodes.n_folders > 1)
+        return keep_in_checkpoint(run, step);
     ZN_TRY(save_model(run, s->o->output_dir));
     if (run->rank == 0)
         zn_info("train", "the model after step %lld is in %s", (long long)step, s->o->output_dir);
@@ -429,7 +448,7 @@ static zinc_status open_reports(rank_run *run)
     return open_progress(run->s, run->peak_flops, &run->progress);
 }
 
-static zinc_status open_rank(rank_run *run, zn_thread_world *world)
+static zinc_status open_comm(rank_run *run, zn_thread_world *world)
 {
     const zn_train_setup *s = run->s;
     const zn_device_params device = {.rank = run->rank,
@@ -446,11 +465,17 @@ static zinc_status open_rank(rank_run *run, zn_thread_world *world)
                                  .world = world,
                                  .dev = run->dev,
                                  .timeout_ms = (int64_t)(s->o->timeout_s * 1e3)};
-    ZN_TRY(zn_comm_open(&comm, &run->comm));
+    return zn_comm_open(&comm, &run->comm);
+}
+
+static zinc_status open_rank(rank_run *run)
+{
+    const zn_train_setup *s = run->s;
     const zn_engine_params engine = zn_train_engine_params(s, run->dev, run->comm);
     ZN_TRY(zn_comm_agree(run->comm, zn_engine_create(&engine, &run->engine)));
     ZN_TRY(zn_train_load_state(s, run->engine));
-    ZN_TRY(zn_saver_create(s, run->dev, run->engine, &run->saver));
+    ZN_TRY(zn_saver_create(s, run->dev, run->engine, run->nodes.names ? &run->nodes : NULL,
+                           &run->saver));
     ZN_TRY(zn_alloc_array(&run->batches, (size_t)s->accumulation, sizeof *run->batches, "batches"));
     ZN_TRY(zn_alloc_array(&run->weights, (size_t)s->accumulation, sizeof *run->weights, "weights"));
     const int64_t most = s->micro_batch > eval_batch(s) ? s->micro_batch : eval_batch(s);
@@ -475,14 +500,19 @@ static void close_rank(rank_run *run)
     zn_engine_destroy(run->engine);
     zn_comm_close(run->comm);
     zn_device_close(run->dev);
+    zn_nodes_fini(&run->nodes);
 }
 
-zinc_status zn_train_rank(const zn_train_setup *setup, int rank, zn_thread_world *world)
+zinc_status zn_train_rank(zn_train_setup *setup, int rank, zn_thread_world *world)
 {
     rank_run run = {.s = setup, .rank = rank, .n_ranks = setup->n_ranks};
     zn_error error;
-    zinc_status status = open_rank(&run, world);
-    if (status == ZINC_OK)
+    zinc_status status = open_comm(&run, world);
+    if (status == ZINC_OK && !world)
+        status = zn_train_begin_processes(setup, run.comm, &run.nodes);
+    if (status == ZINC_OK && !setup->resume.nothing_left)
+        status = open_rank(&run);
+    if (status == ZINC_OK && !setup->resume.nothing_left)
         status = train_loop(&run);
     zn_error_save(&error, status);
     if (status != ZINC_OK && run.comm)

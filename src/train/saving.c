@@ -24,7 +24,9 @@ struct zn_saver {
     zn_device *dev;
     zn_engine *engine;
     zn_comm *comm;
+    const zn_nodes *nodes; /* or NULL */
     int rank, n_ranks;
+    bool first;        /* of the ranks that see this folder: makes and publishes it */
     zn_ckpt_meta meta; /* of the save under way; what does not change is filled once */
     zn_snapshot snapshot;
     float *copy; /* [snapshot.n_elems], or NULL: written at once */
@@ -43,7 +45,7 @@ struct zn_saver {
 };
 
 zinc_status zn_saver_create(const zn_train_setup *setup, zn_device *dev, zn_engine *engine,
-                            zn_saver **out)
+                            const zn_nodes *nodes, zn_saver **out)
 {
     zn_saver *saver = NULL;
     ZN_TRY(zn_alloc(&saver, sizeof *saver, "the saver"));
@@ -53,6 +55,8 @@ zinc_status zn_saver_create(const zn_train_setup *setup, zn_device *dev, zn_engi
     saver->comm = zn_engine_comm(engine);
     saver->rank = zn_comm_rank(saver->comm);
     saver->n_ranks = zn_comm_n_ranks(saver->comm);
+    saver->nodes = nodes;
+    saver->first = nodes ? nodes->first : saver->rank == 0;
     saver->last = -1;
     *out = saver;
     return ZINC_OK;
@@ -223,7 +227,7 @@ static zinc_status begin(zn_saver *saver, int64_t step)
     zn_free(saver->dir);
     saver->dir = NULL;
     ZN_TRY(zn_ckpt_path(saver->s->o->output_dir, step, true, &saver->dir));
-    return saver->rank == 0 ? zn_ckpt_begin(saver->s->o->output_dir, step) : ZINC_OK;
+    return saver->first ? zn_ckpt_begin(saver->s->o->output_dir, step) : ZINC_OK;
 }
 
 static void start_writing(zn_saver *saver)
@@ -250,7 +254,7 @@ static void start_writing(zn_saver *saver)
 /* What a failed save means. A broken exchange is no matter of saving and ends the run. */
 static zinc_status failed(zn_saver *saver, zinc_status status)
 {
-    if (saver->rank == 0)
+    if (saver->first)
         zn_ckpt_discard(saver->s->o->output_dir, saver->meta.step);
     if (saver->s->o->save_failure_stops || status == ZINC_E_COMM || status == ZINC_E_TIMEOUT ||
         status == ZINC_E_ABORTED)
@@ -291,26 +295,56 @@ static void delete_old(zn_saver *saver)
     zn_ckpt_list_free(entries, n);
 }
 
-static zinc_status publish(zn_saver *saver)
+/* All files of the folder, or of the folders of all nodes. Free *out with zn_free. */
+static zinc_status list_files(const zn_saver *saver, zn_ckpt_file **out, int *n)
 {
-    zinc_status status;
-    zn_ckpt_file *files = NULL;
     const int n_parts = 2 * saver->n_ranks, n_own = saver->n_files - 2;
-    if (saver->rank != 0)
-        return ZINC_OK;
+    zn_ckpt_file *files = NULL;
     ZN_TRY(zn_alloc_array(&files, (size_t)(n_parts + n_own), sizeof *files, "checkpoint files"));
     memcpy(files, saver->all, (size_t)n_parts * sizeof *files);
     memcpy(files + n_parts, saver->files + 2, (size_t)n_own * sizeof *files);
-    const zn_publish_params params = {.output = saver->s->o->output_dir,
-                                      .meta = &saver->meta,
-                                      .list = zn_engine_param_list(saver->engine),
-                                      .files = files,
-                                      .n_files = n_parts + n_own};
-    ZN_TRY_GOTO(zn_ckpt_publish(&params));
-    delete_old(saver);
+    *n = n_parts + n_own;
+    for (int i = 0; saver->nodes && saver->nodes->n_folders > 1 && i < *n; i++)
+        memcpy(files[i].node, saver->nodes->names[i < n_parts ? i / 2 : 0], ZN_CKPT_NODE_BYTES);
+    *out = files;
+    return ZINC_OK;
+}
+
+/* The manifest, by rank 0 for all. */
+static zinc_status make_manifest(zn_saver *saver, zn_publish_params *params, zn_buf *out)
+{
+    zinc_status status = ZINC_OK;
+    zn_ckpt_file *files = NULL;
+    if (saver->rank == 0) {
+        status = list_files(saver, &files, &params->n_files);
+        params->files = files;
+        if (status == ZINC_OK)
+            status = zn_manifest_build(params, out);
+        zn_free(files);
+    }
+    ZN_TRY(zn_comm_agree(saver->comm, status));
+    return saver->nodes && saver->nodes->n_folders > 1 ? zn_comm_share_text(saver->comm, 0, out)
+                                                       : ZINC_OK;
+}
+
+/* Each step is done in every folder before the next one begins: see zn_ckpt_seal. */
+static zinc_status publish(zn_saver *saver)
+{
+    zinc_status status;
+    zn_buf manifest = {0};
+    const bool first = saver->first;
+    zn_publish_params params = {.output = saver->s->o->output_dir,
+                                .meta = &saver->meta,
+                                .list = zn_engine_param_list(saver->engine)};
+    ZN_TRY_GOTO(make_manifest(saver, &params, &manifest));
+    ZN_TRY_GOTO(zn_comm_agree(saver->comm, first ? zn_ckpt_seal(&params, &manifest) : ZINC_OK));
+    ZN_TRY_GOTO(zn_comm_agree(saver->comm, first ? zn_ckpt_reveal(&params) : ZINC_OK));
+    ZN_TRY_GOTO(zn_comm_agree(saver->comm, first ? zn_ckpt_set_latest(&params) : ZINC_OK));
+    if (first)
+        delete_old(saver);
     status = ZINC_OK;
 fail:
-    zn_free(files);
+    zn_buf_fini(&manifest);
     return status;
 }
 
@@ -325,7 +359,7 @@ zinc_status zn_saver_finish(zn_saver *saver)
         return failed(saver, status);
     ZN_TRY(zn_comm_exchange(saver->comm, saver->files, 2 * sizeof *saver->files, saver->all,
                             "checkpoint files"));
-    status = zn_comm_agree(saver->comm, publish(saver));
+    status = publish(saver);
     if (status != ZINC_OK)
         return failed(saver, status);
     saver->last = saver->meta.step;

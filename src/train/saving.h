@@ -10,14 +10,15 @@
 #ifndef ZN_TRAIN_SAVING_H
 #define ZN_TRAIN_SAVING_H
 
-#include "train/train_internal.h"
+#include "train/nodes.h"
 
 typedef struct zn_saver zn_saver;
 
 /** Not collective; nothing is allocated before the first save. All is borrowed until the destroy.
- */
+ *  nodes: NULL where all ranks see one folder. */
 ZINC_MUST_CHECK zinc_status zn_saver_create(const zn_train_setup *setup, zn_device *dev,
-                                            zn_engine *engine, zn_saver **out);
+                                            zn_engine *engine, const zn_nodes *nodes,
+                                            zn_saver **out);
 /** Waits for a thread that still writes; what was not finished is left to the next start. NULL is
  *  fine. Not collective. */
 void zn_saver_destroy(zn_saver *saver);

@@ -3,6 +3,7 @@
 #ifndef ZN_TRAIN_TRAIN_INTERNAL_H
 #define ZN_TRAIN_TRAIN_INTERNAL_H
 
+#include "ckpt/checkpoint.h"
 #include "data/dataset.h"
 #include "device/trace.h"
 #include "engine/engine.h"
@@ -62,6 +63,11 @@ zn_engine_params zn_train_engine_params(const zn_train_setup *setup, zn_device *
 /** config.json (with the saved type), tokenizer and the like into a saved model's folder. */
 ZINC_MUST_CHECK zinc_status zn_train_copy_model_files(const zn_train_setup *setup, const char *dir);
 
+/* ranks.c */
+/** Take the output folder: lock it, clean it, find what to go on from (setup->resume), or refuse.
+ * By one process. Errors: E_CONFIG, E_IO; as zn_train_resume_find. */
+ZINC_MUST_CHECK zinc_status zn_train_begin(zn_train_setup *setup);
+
 /* resume.c */
 /** Find and check the checkpoint that the options ask for, if any; setup->resume gets it. Not
  *  collective; once a process. tell: log what is going on. Errors: E_IO, E_FORMAT name the newest
@@ -75,9 +81,9 @@ ZINC_MUST_CHECK zinc_status zn_train_load_state(const zn_train_setup *setup, zn_
 int zn_train_ranks_per_node(const zn_train_options *o, int n_ranks);
 
 /* run.c */
-/** One rank from device to saved model. `world` for the thread backend, else NULL. */
-ZINC_MUST_CHECK zinc_status zn_train_rank(const zn_train_setup *setup, int rank,
-                                          zn_thread_world *world);
+/** One rank from device to saved model. `world` for the thread backend, else NULL: then the process
+ *  has this rank alone, and learns from rank 0 what the run goes on from. */
+ZINC_MUST_CHECK zinc_status zn_train_rank(zn_train_setup *setup, int rank, zn_thread_world *world);
 
 /* sample.c */
 /** With --show_sample: the first training row on stderr, token by token. By one rank. */

@@ -136,7 +136,7 @@ static zinc_status run(world *w, int rank, zn_device *dev, zn_comm *comm, zn_eng
         ZN_TRY(zn_engine_random(*engine, 7));
         ZN_TRY(two_steps(w, *engine, rank));
     }
-    ZN_TRY(zn_saver_create(&w->setup, dev, *engine, saver));
+    ZN_TRY(zn_saver_create(&w->setup, dev, *engine, NULL, saver));
     ZN_TRY(save(w, rank, comm, *saver));
     if (zn_saver_last(*saver) != 2)
         return ZINC_E_INTERNAL;
