@@ -35,13 +35,35 @@ zinc_status zn_zero_groups_check(const zn_zero_params *params, int n_ranks, int 
     return ZINC_OK;
 }
 
+/* Each rank has found the size by itself, perhaps as that of its own node. */
+static zinc_status compare_sizes(zn_comm *comm, int shard_ranks)
+{
+    zinc_status status;
+    const int n_ranks = zn_comm_n_ranks(comm);
+    const int64_t mine = shard_ranks;
+    int64_t *all = NULL;
+    ZN_TRY(zn_alloc_array(&all, (size_t)n_ranks, sizeof *all, "sizes of shard groups"));
+    ZN_TRY_GOTO(zn_comm_exchange(comm, &mine, sizeof mine, all, "shard groups"));
+    for (int r = 1; r < n_ranks; r++)
+        if (all[r] != all[0])
+            ZN_FAIL_GOTO(ZINC_E_CONFIG,
+                         "shard groups have one size: rank 0 has %lld and rank %d has %lld. Where "
+                         "nodes have different numbers of ranks, give fsdp.shard_size",
+                         (long long)all[0], r, (long long)all[r]);
+    status = ZINC_OK;
+fail:
+    zn_free(all);
+    return status;
+}
+
 zinc_status zn_zero_groups_open(zn_zero *zero)
 {
     zn_comm *comm = zero->p.comm;
     const int rank = zn_comm_rank(comm), W = zn_comm_n_ranks(comm);
     const int second = zero->p.secondary_ranks;
     int S = 0;
-    ZN_TRY(zn_zero_groups_check(&zero->p, W, &S));
+    ZN_TRY(zn_comm_agree(comm, zn_zero_groups_check(&zero->p, W, &S)));
+    ZN_TRY(compare_sizes(comm, S));
     zero->group = comm;
     if (S < W) {
         zn_comm *group = NULL;

@@ -112,6 +112,49 @@ static void knobs_sharing_and_offload_change_no_bit_of_replicas(void **state)
     toy_free(&base);
 }
 
+static void disk_offload_changes_no_bit_of_replicas(void **state)
+{
+    (void)state;
+    toy_job base = job_of(3, 2, ZN_DTYPE_BF16, 3);
+    toy_run(&base);
+    for (int i = 0; i < 4; i++) {
+        toy_job job = job_of(3, 2, ZN_DTYPE_BF16, 3);
+        job.p.optimizer_tier = ZN_ZERO_ON_DISK;
+        job.p.param_tier = i % 2 ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST;
+        job.p.disk_path = job.p.param_disk_path = "/tmp";
+        job.p.host_bytes = i / 2; /* little: gradients would go to the disk if nobody summed them */
+        toy_run(&job);
+        assert_same_bits(&base, &job);
+        toy_free(&job);
+    }
+    toy_free(&base);
+}
+
+static void groups_that_cannot_be_are_refused_on_every_rank(void **state)
+{
+    (void)state;
+    static const struct {
+        int stage, shard, last, second;
+        const char *part;
+    } cases[] = {
+        {3, 3, 0, 0, "4 ranks cannot be cut into shard groups of 3"},
+        {0, 2, 0, 0, "stage 0 shards nothing"},
+        {3, 2, 1, 0, "rank 0 has 2 and rank 3 has 1"},
+        {3, 2, 0, 2, "zero_hpz_partition_size 2"},
+        {2, 0, 0, 2, "zero_hpz_partition_size 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        toy_job job = job_of(cases[i].stage, cases[i].shard, ZN_DTYPE_F32, 1);
+        job.p.secondary_ranks = cases[i].second;
+        job.last_rank_shard = cases[i].last;
+        job.may_fail = true;
+        toy_run(&job);
+        assert_int_equal(job.error.status, ZINC_E_CONFIG);
+        assert_non_null(strstr(job.error.message, cases[i].part));
+        toy_free(&job);
+    }
+}
+
 static void sums_of_an_optimizer_are_right_over_groups(void **state)
 {
     (void)state;
@@ -328,6 +371,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(replicas_train_as_all_ranks_at_every_stage_and_repeat_their_bits),
     cmocka_unit_test(replicas_do_not_train_as_one_group_would_alone),
     cmocka_unit_test(knobs_sharing_and_offload_change_no_bit_of_replicas),
+    cmocka_unit_test(disk_offload_changes_no_bit_of_replicas),
+    cmocka_unit_test(groups_that_cannot_be_are_refused_on_every_rank),
     cmocka_unit_test(sums_of_an_optimizer_are_right_over_groups),
     cmocka_unit_test(an_overflow_in_one_group_is_seen_by_all),
     cmocka_unit_test(bytes_across_groups_follow_the_formula),
