@@ -102,11 +102,18 @@ typedef struct zinc_comm_host {
     /** This rank cannot go on: tell the others, without blocking. May be NULL: the others then meet
      *  their deadline. */
     void (*abort)(void *ctx, const char *reason);
+    /** Make a group of these ranks [n], of which this is one: rank i of the group is ranks[i] of
+     *  this comm. *out begins as ZINC_COMM_HOST_INIT and gets the group's ctx, rank, n_ranks and
+     *  functions; the ctx is borrowed until `close`. All ranks call it at the same time, each with
+     *  its own group. NULL: there are no groups, and settings that need them are refused. */
+    zinc_status (*split)(void *ctx, const int *ranks, int n, struct zinc_comm_host *out);
+    /** A group that `split` made is not used any more. ctx is the group's. May be NULL. */
+    void (*close)(void *ctx);
 } zinc_comm_host;
 
 #define ZINC_COMM_HOST_INIT                                                                        \
     {                                                                                              \
-        sizeof(zinc_comm_host), NULL, 0, 0, 1, NULL, NULL, NULL, NULL, NULL, NULL                  \
+        sizeof(zinc_comm_host), NULL, 0, 0, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL      \
     }
 
 /** A rank whose bytes the embedding program moves. `host` is copied; its ctx is borrowed until the

@@ -52,11 +52,12 @@ typedef struct zinc_config_facts {
     int64_t n_samples;           /* training samples; with n_epochs another way to max_steps */
     double n_epochs;             /* 0: not known */
     int64_t default_micro_batch; /* where nothing gives one; 0: that is an error */
+    int64_t ranks_per_node;      /* for HYBRID_SHARD; 0: all ranks are on one node */
 } zinc_config_facts;
 
 #define ZINC_CONFIG_FACTS_INIT                                                                     \
     {                                                                                              \
-        sizeof(zinc_config_facts), 1, 0, 0, 0, 0, 0                                                \
+        sizeof(zinc_config_facts), 1, 0, 0, 0, 0, 0, 0                                             \
     }
 
 /** Fill every "auto" and the batch sizes, and check the rules that span keys. May be called again

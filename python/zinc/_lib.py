@@ -42,18 +42,21 @@ Broadcast = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_int, POINTER(c_int6
 Wait = CFUNCTYPE(c_int, c_void_p, c_int64, c_int64)
 Test = CFUNCTYPE(c_int, c_void_p, c_int64, POINTER(c_int))
 Abort = CFUNCTYPE(None, c_void_p, c_char_p)
+Split = CFUNCTYPE(c_int, c_void_p, POINTER(c_int), c_int, c_void_p)
+Close = CFUNCTYPE(None, c_void_p)
 
 
 class CommHost(Struct):
     _fields_ = [("struct_size", c_size_t), ("ctx", c_void_p), ("rank", c_int), ("n_ranks", c_int),
                 ("check_calls", c_int), ("all_gather", AllGather), ("all_to_all", AllGather),
-                ("broadcast", Broadcast), ("wait", Wait), ("test", Test), ("abort", Abort)]
+                ("broadcast", Broadcast), ("wait", Wait), ("test", Test), ("abort", Abort),
+                ("split", Split), ("close", Close)]
 
 
 class ConfigFacts(Struct):
     _fields_ = [("struct_size", c_size_t), ("world_size", c_int64), ("hidden_size", c_int64),
                 ("max_steps", c_int64), ("n_samples", c_int64), ("n_epochs", c_double),
-                ("default_micro_batch", c_int64)]
+                ("default_micro_batch", c_int64), ("ranks_per_node", c_int64)]
 
 
 class Group(Struct):

@@ -10,7 +10,8 @@ import os
 import weakref
 from ctypes import byref, c_void_p
 
-from ._lib import AllGather, Abort, Broadcast, CommHost, CommParams, E_COMM, Test, Wait, guarded, lib
+from ._lib import (AllGather, Abort, Broadcast, Close, CommHost, CommParams, E_COMM, Split, Test, Wait,
+                   guarded, lib)
 
 
 def local_threads():
@@ -29,40 +30,36 @@ def gather_function(dist):
     return getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def _leave(comm_of):
+def _leave(transport_of):
     """At exit, before Python is taken down: a thread of gloo that lets go of the last collective's
     tensor afterwards would end the process, because such a tensor belongs to Python. A collective
     that hangs is left alone."""
-    comm = comm_of()
-    if comm is not None and not comm._works:
-        comm._drop_group()
+    transport = transport_of()
+    if transport is not None and not transport._works:
+        transport.close()
 
 
-class Comm:
-    """handle: the zinc_comm. Collective: every rank makes and closes its own."""
+class _Transport:
+    """The functions of a zinc_comm_host over one gloo group; those of its groups hang on it."""
 
-    def __init__(self, timeout_s=1800.0, n_threads=0):
+    def __init__(self, ranks, timeout_s):
+        """ranks: global ones, in order; None: all."""
         import torch.distributed as dist
-        self.handle = c_void_p()
-        self.group = None
+        self.group = dist.new_group(ranks, backend="gloo", timeout=datetime.timedelta(seconds=timeout_s),
+                                    use_local_synchronization=ranks is not None)
+        self.ranks = ranks or list(range(dist.get_world_size()))
+        self._timeout_s = timeout_s
         self._works = {}
         self._n = 0
-        self._timeout_ms = int(timeout_s * 1000)
-        params = CommParams(timeout_ms=self._timeout_ms, n_threads=n_threads or local_threads())
-        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-            lib.comm_create_self(byref(params), byref(self.handle))
-            self.rank, self.n_ranks = 0, 1
-            return
-        self.rank, self.n_ranks = dist.get_rank(), dist.get_world_size()
-        self.group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
+        self._groups = []
         # Kept: the library calls these as long as the comm lives.
-        self._host = CommHost(rank=self.rank, n_ranks=self.n_ranks, check_calls=1,
-                              all_gather=AllGather(guarded(self._all_gather, E_COMM)),
-                              all_to_all=AllGather(guarded(self._all_to_all, E_COMM)),
-                              broadcast=Broadcast(guarded(self._broadcast, E_COMM)),
-                              wait=Wait(guarded(self._wait, E_COMM)), test=Test(), abort=Abort())
+        self.host = CommHost(rank=self.ranks.index(dist.get_rank()), n_ranks=len(self.ranks), check_calls=1,
+                             all_gather=AllGather(guarded(self._all_gather, E_COMM)),
+                             all_to_all=AllGather(guarded(self._all_to_all, E_COMM)),
+                             broadcast=Broadcast(guarded(self._broadcast, E_COMM)),
+                             wait=Wait(guarded(self._wait, E_COMM)), test=Test(), abort=Abort(),
+                             split=Split(guarded(self._split, E_COMM)), close=Close())
         atexit.register(_leave, weakref.ref(self))
-        lib.comm_create_host(byref(self._host), byref(params), byref(self.handle))
 
     def _started(self, work, token, *tensors):
         self._n += 1
@@ -72,26 +69,58 @@ class Comm:
     def _all_gather(self, _ctx, send, recv, n_bytes, token):
         import torch.distributed as dist
         all_gather = gather_function(dist)
-        out, mine = _bytes_at(recv, n_bytes * self.n_ranks), _bytes_at(send, n_bytes)
+        out, mine = _bytes_at(recv, n_bytes * len(self.ranks)), _bytes_at(send, n_bytes)
         self._started(all_gather(out, mine, group=self.group, async_op=True), token,
                       out, mine)
 
     def _all_to_all(self, _ctx, send, recv, n_bytes, token):
         import torch.distributed as dist
-        out = _bytes_at(recv, n_bytes * self.n_ranks)
-        mine = _bytes_at(send, n_bytes * self.n_ranks)
+        out = _bytes_at(recv, n_bytes * len(self.ranks))
+        mine = _bytes_at(send, n_bytes * len(self.ranks))
         self._started(dist.all_to_all_single(out, mine, group=self.group, async_op=True), token, out,
                       mine)
 
     def _broadcast(self, _ctx, buf, n_bytes, root, token):
         import torch.distributed as dist
         data = _bytes_at(buf, n_bytes)
-        root = dist.get_global_rank(self.group, root)
+        root = self.ranks[root]
         self._started(dist.broadcast(data, root, group=self.group, async_op=True), token, data)
 
     def _wait(self, _ctx, token, timeout_ms):
         work, _tensors = self._works.pop(token)
         work.wait(datetime.timedelta(milliseconds=timeout_ms))
+
+    def _split(self, _ctx, ranks, n, out):
+        group = _Transport([self.ranks[ranks[i]] for i in range(n)], self._timeout_s)
+        self._groups.append(group)
+        ctypes.memmove(out, byref(group.host), ctypes.sizeof(CommHost))
+
+    def close(self):
+        """Its groups go first."""
+        for group in self._groups:
+            group.close()
+        group, self.group = self.group, None
+        if group is not None:
+            import torch.distributed as dist
+            if dist.is_initialized():
+                dist.destroy_process_group(group)
+
+
+class Comm:
+    """handle: the zinc_comm. Collective: every rank makes and closes its own."""
+
+    def __init__(self, timeout_s=1800.0, n_threads=0):
+        import torch.distributed as dist
+        self.handle = c_void_p()
+        self._transport = None
+        params = CommParams(timeout_ms=int(timeout_s * 1000), n_threads=n_threads or local_threads())
+        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+            lib.comm_create_self(byref(params), byref(self.handle))
+            self.rank, self.n_ranks = 0, 1
+            return
+        self.rank, self.n_ranks = dist.get_rank(), dist.get_world_size()
+        self._transport = _Transport(None, timeout_s)
+        lib.comm_create_host(byref(self._transport.host), byref(params), byref(self.handle))
 
     def barrier(self, tag):
         lib.comm_barrier(self.handle, tag.encode())
@@ -102,11 +131,5 @@ class Comm:
             return
         handle, self.handle = self.handle, c_void_p()
         lib.comm_destroy(handle)
-        self._drop_group()
-
-    def _drop_group(self):
-        group, self.group = self.group, None
-        if group is not None:
-            import torch.distributed as dist
-            if dist.is_initialized():
-                dist.destroy_process_group(group)
+        if self._transport is not None:
+            self._transport.close()

@@ -18,7 +18,8 @@ class Config:
         self.handle = c_void_p()
         try:
             lib.config_parse(text, len(text), name.encode(), byref(self.handle))
-            facts = _lib.ConfigFacts(world_size=n_ranks, hidden_size=hidden_size)
+            facts = _lib.ConfigFacts(world_size=n_ranks, hidden_size=hidden_size,
+                                     ranks_per_node=int(os.environ.get("LOCAL_WORLD_SIZE") or 0))
             lib.config_resolve(self.handle, byref(facts))
         except _lib.Error as error:
             others = [lib.config_error(self.handle, i).decode()

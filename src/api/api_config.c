@@ -78,7 +78,8 @@ zinc_status zinc_config_resolve(zinc_config *config, const zinc_config_facts *fa
                                                 .max_steps = known.max_steps,
                                                 .n_samples = known.n_samples,
                                                 .n_epochs = known.n_epochs,
-                                                .default_micro_batch = known.default_micro_batch}));
+                                                .default_micro_batch = known.default_micro_batch,
+                                                .ranks_per_node = known.ranks_per_node}));
     config->world_size = known.world_size;
     return ZINC_OK;
 }

@@ -272,26 +272,55 @@ static zinc_status check_host(const zinc_comm_host *host)
     return ZINC_OK;
 }
 
-static zinc_status host_open(zn_comm *comm, const zn_comm_params *params)
+/* comm->state is released by host_close, also half-built. */
+static zinc_status create_state(zn_comm *comm, const zinc_comm_host *host)
 {
     host_comm *state = NULL;
-    ZN_TRY(check_host(params->host));
     ZN_TRY(zn_alloc(&state, sizeof *state, "host comm"));
-    comm->state = state; /* released by host_close, also half-built */
-    comm->rank = params->host->rank;
-    comm->n_ranks = params->host->n_ranks;
-    state->h = *params->host;
+    comm->state = state;
+    state->h = *host;
     ZN_TRY(zn_alloc_array(&state->headers, (size_t)comm->n_ranks, sizeof *state->headers,
                           "headers of a comm"));
     return zn_alloc_array(&state->sources, (size_t)comm->n_ranks, sizeof *state->sources,
                           "source pointers");
 }
 
+static zinc_status host_open(zn_comm *comm, const zn_comm_params *params)
+{
+    ZN_TRY(check_host(params->host));
+    comm->rank = params->host->rank;
+    comm->n_ranks = params->host->n_ranks;
+    return create_state(comm, params->host);
+}
+
+/* Not collective: the program's split is. */
+static zinc_status open_group(const zn_comm *comm, const int *group, zn_comm *child)
+{
+    const host_comm *const state = comm->state;
+    zinc_comm_host host = ZINC_COMM_HOST_INIT;
+    if (!state->h.split)
+        ZN_FAIL(ZINC_E_UNSUPPORTED,
+                "the host program makes no groups of ranks (zinc_comm_host.split)");
+    forget_message();
+    const zinc_status status = state->h.split(state->h.ctx, group, child->n_ranks, &host);
+    if (status != ZINC_OK) {
+        zn_error own;
+        zn_error_save(&own, status);
+        ZN_FAIL(ZINC_E_COMM, "the host program's split failed on rank %d%s%.2048s", comm->rank,
+                own.message[0] ? ": " : "", own.message);
+    }
+    ZN_TRY(create_state(child, &host)); /* closes the program's group from here on */
+    ZN_TRY(check_host(&host));
+    if (host.rank != child->rank || host.n_ranks != child->n_ranks)
+        ZN_FAIL(ZINC_E_INVALID,
+                "the host program's split made rank %d of %d where rank %d of %d was asked for",
+                host.rank, host.n_ranks, child->rank, child->n_ranks);
+    return ZINC_OK;
+}
+
 static zinc_status host_split(zn_comm *comm, const int *group, zn_comm *child)
 {
-    (void)group;
-    (void)child;
-    ZN_FAIL(ZINC_E_UNSUPPORTED, "rank %d: the host backend has no groups of ranks", comm->rank);
+    return zn_comm_agree(comm, open_group(comm, group, child));
 }
 
 static void host_close(zn_comm *comm)
@@ -299,6 +328,8 @@ static void host_close(zn_comm *comm)
     host_comm *const state = comm->state;
     if (!state)
         return;
+    if (comm->parent && state->h.close)
+        state->h.close(state->h.ctx);
     if (!state->staging_busy)
         zn_device_free(comm->dev, state->staging);
     zn_free(state->headers);

@@ -103,11 +103,55 @@ static void mover_abort(void *ctx, const char *reason)
     snprintf(m->reason, sizeof m->reason, "%s", reason);
 }
 
+static zinc_status mover_split(void *ctx, const int *ranks, int n, zinc_comm_host *out);
+
+static void mover_close(void *ctx)
+{
+    mover *const m = ctx;
+    zn_comm_close(m->inner);
+    zn_free(m);
+}
+
+static zinc_comm_host host_of(mover *m, int rank, int n_ranks, int variant)
+{
+    return (zinc_comm_host){.struct_size = sizeof(zinc_comm_host),
+                            .ctx = m,
+                            .rank = rank,
+                            .n_ranks = n_ranks,
+                            .check_calls = 1,
+                            .all_gather = mover_all_gather,
+                            .all_to_all = variant == 1 ? NULL : mover_all_to_all,
+                            .broadcast = variant == 1 ? NULL : mover_broadcast,
+                            .wait = variant == 2 ? NULL : mover_wait,
+                            .test = variant == 2 ? mover_test : NULL,
+                            .abort = mover_abort,
+                            .split = mover_split,
+                            .close = mover_close};
+}
+
+/* A group is known by its first rank. */
+static zinc_status mover_split(void *ctx, const int *ranks, int n, zinc_comm_host *out)
+{
+    const mover *const m = ctx;
+    mover *group = NULL;
+    int mine = 0;
+    while (mine < n && ranks[mine] != zn_comm_rank(m->inner))
+        mine++;
+    ZN_TRY(zn_alloc(&group, sizeof *group, "a mover"));
+    const zinc_status status = zn_comm_split(m->inner, ranks[0], mine, &group->inner);
+    if (status != ZINC_OK)
+        zn_free(group);
+    else
+        *out = host_of(group, mine, n, 0);
+    return status;
+}
+
 typedef zinc_status (*rank_fn)(zn_comm *comm, mover *m);
 
 typedef struct rank_job {
     const contract_case *c; /* or */
     rank_fn fn;
+    bool without_groups;
     int variant; /* 0: every function, 1: all_gather and wait alone, 2: test in place of wait */
     int rank, n_ranks;
     zn_thread_world *world;
@@ -127,17 +171,9 @@ static zinc_status run_fn(const rank_job *job, mover *m, zn_comm_params *params)
 static zinc_status run_over(const rank_job *job, zn_comm *inner, zn_device *dev)
 {
     mover m = {.inner = inner};
-    const zinc_comm_host host = {.struct_size = sizeof host,
-                                 .ctx = &m,
-                                 .rank = job->rank,
-                                 .n_ranks = job->n_ranks,
-                                 .check_calls = 1,
-                                 .all_gather = mover_all_gather,
-                                 .all_to_all = job->variant == 1 ? NULL : mover_all_to_all,
-                                 .broadcast = job->variant == 1 ? NULL : mover_broadcast,
-                                 .wait = job->variant == 2 ? NULL : mover_wait,
-                                 .test = job->variant == 2 ? mover_test : NULL,
-                                 .abort = mover_abort};
+    zinc_comm_host host = host_of(&m, job->rank, job->n_ranks, job->variant);
+    if (job->without_groups)
+        host.split = NULL;
     zn_comm_params params = {.backend = "host", .host = &host, .dev = dev, .timeout_ms = 20000};
     return job->c ? contract_run(job->c, &params) : run_fn(job, &m, &params);
 }
@@ -198,6 +234,8 @@ static void the_contract_holds_whatever_functions_the_host_gives(void **state)
         "agree_gives_every_rank_the_lowest_failing_ranks_error",
         "statistics_count_what_the_zero_paper_counts",
         "many_calls_in_flight_run_in_order",
+        "split_makes_groups_ordered_by_key",
+        "groups_of_groups_work",
         "bad_arguments_are_refused_and_the_comm_stays_usable",
     };
     size_t found = 0;
@@ -247,6 +285,20 @@ static void different_calls_are_named_and_the_host_is_told(void **state)
     run_job(&(rank_job){.fn = differ, .n_ranks = 2});
 }
 
+static zinc_status cannot_split(zn_comm *comm, mover *m)
+{
+    zn_comm *group = NULL;
+    (void)m;
+    CHECK_FAILS(zn_comm_split(comm, 0, 0, &group), ZINC_E_UNSUPPORTED, "zinc_comm_host.split");
+    return zn_comm_barrier(comm, "still usable");
+}
+
+static void a_host_without_groups_says_so_and_goes_on(void **state)
+{
+    (void)state;
+    run_job(&(rank_job){.fn = cannot_split, .n_ranks = 2, .without_groups = true});
+}
+
 static zinc_status refuse(zn_comm *comm, mover *m)
 {
     float full[8] = {0}, shard[4] = {0};
@@ -289,6 +341,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_contract_holds_whatever_functions_the_host_gives),
     cmocka_unit_test(blocks_move_while_others_are_waited_for),
     cmocka_unit_test(different_calls_are_named_and_the_host_is_told),
+    cmocka_unit_test(a_host_without_groups_says_so_and_goes_on),
     cmocka_unit_test(a_failure_of_the_host_is_told_with_its_own_words),
     cmocka_unit_test(a_host_without_what_is_needed_is_refused),
 };
