@@ -8,6 +8,7 @@ account, memory of the process without it, and the bytes a step wrote, by the ke
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -29,9 +30,11 @@ def n_parameters():
     return 2 * SHAPE["vocab_size"] * h + SHAPE["num_hidden_layers"] * (4 * h * h + 3 * h * i + 2 * h) + h
 
 
-def read_fields(path):
+def read_field(path, name):
+    """The number behind "name:"; 0 where the process has just ended."""
     with open(path, encoding="ascii") as f:
-        return {key: int(value.split()[0]) for key, value in (line.split(":") for line in f) if value.split()[0].isdigit()}
+        found = re.search(rf"^{name}:\s*(\d+)", f.read(), re.M)
+    return int(found[1]) if found else 0
 
 
 def watch(run, rows):
@@ -40,10 +43,10 @@ def watch(run, rows):
     while run.poll() is None and len(seen) < STEPS:
         try:
             done = rows.read_text().count("\n") if rows.exists() else 0
-            rss = max(rss, read_fields(f"/proc/{run.pid}/status")["VmRSS"] * 1024)
+            rss = max(rss, read_field(f"/proc/{run.pid}/status", "VmRSS") * 1024)
             if done > len(seen):
-                seen.append((done, read_fields(f"/proc/{run.pid}/io")["write_bytes"]))
-        except (OSError, KeyError):
+                seen.append((done, read_field(f"/proc/{run.pid}/io", "write_bytes")))
+        except OSError:
             break
         time.sleep(0.02)
     return seen, rss

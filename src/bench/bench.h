@@ -12,7 +12,8 @@
  *   bench_update.c  optimizer steps
  *   bench_comm.c    collectives between ranks that are threads
  *   bench_system.c  files and start-up
- * Layer: bench (may use comm, model, kernels, device, base). */
+ *   bench_offload.c an optimizer step from disk
+ * Layer: bench (may use zero, comm, model, kernels, device, base). */
 #ifndef ZN_BENCH_BENCH_H
 #define ZN_BENCH_BENCH_H
 

@@ -74,6 +74,7 @@ ZINC_MUST_CHECK zinc_status zn_bench_loss(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_optimizer(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_comm(zn_bench *b);
 ZINC_MUST_CHECK zinc_status zn_bench_disk(zn_bench *b);
+ZINC_MUST_CHECK zinc_status zn_bench_offload(zn_bench *b); /* a row of the group disk */
 ZINC_MUST_CHECK zinc_status zn_bench_startup(zn_bench *b);
 
 /* ---- memory loops (bench_memory.c): all of a group of threads, each a part ---- */

@@ -98,7 +98,7 @@ zinc_status zn_bench_disk(zn_bench *b)
         if (rates[i] > 0 && zn_bench_wants(b, row.name))
             ZN_TRY(zn_bench_emit(b, &row));
     }
-    return ZINC_OK;
+    return zn_bench_offload(b);
 }
 
 /* ---- start-up ---- */
