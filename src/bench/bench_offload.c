@@ -13,7 +13,7 @@
 #define STATE_BYTES (N_ELEMS * 12) /* fp32 master and two moments; read and written in a step */
 #define RAW_BYTES ((int64_t)16 << 20)
 #define RAW_BUFFERS 4
-#define RUNS 3
+#define RUNS 5
 
 /* ---- the limit ---- */
 
