@@ -16,10 +16,10 @@
 #define TILE_K (2 * TILE)          /* of k */
 #define TILE_ELEMS (TILE * TILE_K) /* bf16 */
 #define PANEL (2 * TILE)           /* rows of A, columns of B */
-#define DEPTH 1024
-#define CHUNK_M (8 * PANEL)  /* rows of A that a thread packs: they stay in its cache */
-#define AHEAD 8              /* tiles of k that packing prefetches */
-#define CHUNK_N (96 * PANEL) /* columns of B that all threads pack */
+#define DEPTH 768                  /* most of k at a time */
+#define CHUNK_M (64 * PANEL)       /* rows of A that are packed at a time */
+#define AHEAD 8                    /* tiles of k that packing prefetches */
+#define CHUNK_N (16 * PANEL)       /* columns of B that a thread packs: they stay in its cache */
 
 /* sum[PANEL, PANEL] (rows ldc apart) (+)= A panel times B panel over n_tiles tiles of k */
 typedef void (*panel_fn)(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B,
@@ -144,7 +144,7 @@ static void pack_b(uint16_t *dst, const zn_operand *B, int64_t n, int64_t N, int
 __attribute__((target("amx-tile,amx-bf16"))) static void
 panel_amx(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B, int64_t n_tiles, bool add)
 {
-    const float *next = C + PANEL * ldc; /* the panel below comes next: rows far apart */
+    const float *next = C + PANEL; /* the panel beside this one comes next */
     const size_t stride = (size_t)ldc * sizeof *C;
     if (add) {
         _tile_loadd(0, C, stride);
@@ -158,7 +158,7 @@ panel_amx(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B, int64_t n
         _tile_zero(3);
     }
     for (int64_t k = 0; k < n_tiles; k++, A += 2 * TILE_ELEMS, B += 2 * TILE_ELEMS) {
-        for (int64_t r = 2 * k; k < TILE && r < 2 * k + 2; r++) {
+        for (int64_t r = 2 * k; k < TILE && r < 2 * k + 2; r++) { /* its rows are far apart */
             __builtin_prefetch(next + r * ldc, 1);
             __builtin_prefetch(next + r * ldc + TILE, 1);
         }
@@ -244,22 +244,6 @@ static void panel_of(const product *p, const uint16_t *A, const uint16_t *B, int
         memcpy(C + r * p->ldc, edge + r * PANEL, (size_t)cols * sizeof *C);
 }
 
-/* C rows [m0, m1), columns [n0, n1), over k in [k0, k1); B is packed, A is packed here. */
-static void block(const product *p, uint16_t *a, const uint16_t *b, int64_t m0, int64_t m1,
-                  int64_t n0, int64_t n1, int64_t k0, int64_t k1)
-{
-    const int64_t n_tiles = (k1 - k0 + TILE_K - 1) / TILE_K, size = 2 * TILE_ELEMS * n_tiles;
-    for (int64_t m = m0; m < m1; m += CHUNK_M) {
-        const int64_t end = zn_min64(m1, m + CHUNK_M);
-        for (int64_t i = m; i < end; i += PANEL)
-            pack_a(a + (i - m) / PANEL * size, p->A, i, p->M, k0, k1);
-        for (int64_t n = n0; n < n1; n += PANEL)
-            for (int64_t i = m; i < end; i += PANEL)
-                panel_of(p, a + (i - m) / PANEL * size, b + (n - n0) / PANEL * size, i, n, n_tiles,
-                         p->add || k0 > 0);
-    }
-}
-
 /* Depths of equal size, in whole tiles. */
 static int64_t depth_of(int64_t K)
 {
@@ -289,46 +273,72 @@ __attribute__((target("amx-tile"))) void zn_tiles_end(void)
     _tile_release();
 }
 
-/* The part of a chunk that is thread `t` of n's: rows where there are enough, else columns. */
-static void share(const product *p, uint16_t *a, const uint16_t *b, int64_t n0, int64_t n1,
-                  int64_t k0, int64_t k1, int t, int n)
+/* What a thread does of C: rows m0 on, columns n0 on, over k in [k0, k1). */
+typedef struct part {
+    int64_t m0, m1, n0, n1, k0, k1;
+} part;
+
+static int64_t panel_elems(const part *r)
 {
-    const int64_t rows = panels(p->M), cols = panels(n1 - n0);
-    int64_t m_at = 0, m_end = p->M, at = n0, end = n1;
-    if (rows >= n) {
-        m_at = rows * t / n * PANEL;
-        m_end = zn_min64(p->M, rows * (t + 1) / n * PANEL);
-    } else {
-        at = n0 + cols * t / n * PANEL;
-        end = zn_min64(n1, n0 + cols * (t + 1) / n * PANEL);
+    return 2 * TILE_ELEMS * ((r->k1 - r->k0 + TILE_K - 1) / TILE_K);
+}
+
+/* A is packed from row m0 on; columns of B are packed here, as many as stay in the cache while all
+ * rows of A pass by. */
+static void multiply(const product *p, const uint16_t *a, uint16_t *b, const part *r)
+{
+    const int64_t size = panel_elems(r);
+    for (int64_t n = r->n0; n < r->n1; n += CHUNK_N) {
+        const int64_t end = zn_min64(r->n1, n + CHUNK_N);
+        for (int64_t j = n; j < end; j += PANEL)
+            pack_b(b + (j - n) / PANEL * size, p->B, j, p->N, r->k0, r->k1);
+        for (int64_t i = r->m0; i < r->m1; i += PANEL)
+            for (int64_t j = n; j < end; j += PANEL)
+                panel_of(p, a + (i - r->m0) / PANEL * size, b + (j - n) / PANEL * size, i, j,
+                         size / (2 * TILE_ELEMS), p->add || r->k0 > 0);
     }
-    const int64_t size = 2 * TILE_ELEMS * ((k1 - k0 + TILE_K - 1) / TILE_K);
-    if (p->panel == panel_amx)
-        zn_tiles_begin();
-    block(p, a, b + (at - n0) / PANEL * size, m_at, m_end, at, end, k0, k1);
-    if (p->panel == panel_amx)
-        zn_tiles_end();
+}
+
+/* Turn t of n over `all`: a grid of threads, as many beside one another as have a chunk of columns
+ * each. Those below one another pack the same columns. */
+static part part_of(const part *all, int t, int n)
+{
+    const int64_t rows = panels(all->m1 - all->m0), cols = panels(all->n1 - all->n0);
+    int across = n;
+    while (across > 1 && (n % across != 0 || cols < across * (CHUNK_N / PANEL)))
+        across--;
+    const int down = n / across, x = t % across, y = t / across;
+    part r = *all;
+    r.m0 = all->m0 + rows * y / down * PANEL;
+    r.m1 = zn_min64(all->m1, all->m0 + rows * (y + 1) / down * PANEL);
+    r.n0 = all->n0 + cols * x / across * PANEL;
+    r.n1 = zn_min64(all->n1, all->n0 + cols * (x + 1) / across * PANEL);
+    return r;
 }
 
 static zinc_status run(zn_stream *s, const product *p, int64_t K, uint16_t *scratch)
 {
     const int n_threads = zn_stream_n_threads(s);
-    const int64_t depth = depth_of(K), most_n = zn_min64(panels(p->N) * PANEL, CHUNK_N);
-    const int64_t a_size = zn_min64(panels(p->M) * PANEL, CHUNK_M) * depth;
-    uint16_t *const b = scratch, *const a = scratch + most_n * depth;
-    for (int64_t k0 = 0; k0 < K; k0 += depth) {
-        const int64_t k1 = zn_min64(K, k0 + depth);
-        const int64_t size = 2 * TILE_ELEMS * ((k1 - k0 + TILE_K - 1) / TILE_K);
-        for (int64_t n0 = 0; n0 < p->N; n0 += CHUNK_N) {
-            const int64_t n1 = zn_min64(p->N, n0 + CHUNK_N), n_panels = panels(n1 - n0);
+    const int64_t depth = depth_of(K), most_m = zn_min64(panels(p->M) * PANEL, CHUNK_M);
+    const int64_t most_n = zn_min64(panels(p->N) * PANEL, CHUNK_N);
+    uint16_t *const a = scratch, *const b = scratch + most_m * depth;
+    for (int64_t k = 0; k < K; k += depth)
+        for (int64_t m = 0; m < p->M; m += CHUNK_M) {
+            const part all = {m, zn_min64(p->M, m + CHUNK_M), 0, p->N, k, zn_min64(K, k + depth)};
+            const int64_t n_panels = panels(all.m1 - m), size = panel_elems(&all);
             ZN_PARALLEL_FOR(n_threads)
             for (int64_t i = 0; i < n_panels; i++)
-                pack_b(b + i * size, p->B, n0 + i * PANEL, p->N, k0, k1);
+                pack_a(a + i * size, p->A, m + i * PANEL, p->M, all.k0, all.k1);
             ZN_PARALLEL_FOR(n_threads)
-            for (int t = 0; t < n_threads; t++)
-                share(p, a + t * a_size, b, n0, n1, k0, k1, t, n_threads);
+            for (int t = 0; t < n_threads; t++) {
+                const part r = part_of(&all, t, n_threads);
+                if (p->panel == panel_amx)
+                    zn_tiles_begin();
+                multiply(p, a + (r.m0 - m) / PANEL * size, b + t * most_n * depth, &r);
+                if (p->panel == panel_amx)
+                    zn_tiles_end();
+            }
         }
-    }
     return ZINC_OK;
 }
 
@@ -349,7 +359,7 @@ zinc_status zn_gemm_bf16_dot(zn_stream *s, int64_t M, int64_t N, int64_t K, cons
 int64_t zn_gemm_bf16_scratch(int64_t largest, int n_threads)
 {
     const int64_t whole = panels(largest) * PANEL, depth = zn_min64(whole, DEPTH);
-    return (zn_min64(whole, CHUNK_N) + n_threads * zn_min64(whole, CHUNK_M)) * depth / 2;
+    return (zn_min64(whole, CHUNK_M) + n_threads * zn_min64(whole, CHUNK_N)) * depth / 2;
 }
 #else
 int64_t zn_gemm_bf16_scratch(int64_t largest, int n_threads)
