@@ -42,6 +42,8 @@ struct zn_saver {
     int n_files;       /* 2 of the part; on rank 0 more */
     zn_ckpt_file *all; /* [2 * n_ranks] exchanged */
     int64_t last;
+    double waited,
+        wrote; /* seconds of this rank: training stood still; from then to the last byte */
 };
 
 zinc_status zn_saver_create(const zn_train_setup *setup, zn_device *dev, zn_engine *engine,
@@ -142,11 +144,18 @@ static zinc_status add_model_files(zn_saver *saver)
 
 static void write_all(zn_saver *saver)
 {
+    const double start = zn_sys_now();
     zinc_status status = write_part(saver);
     if (status == ZINC_OK && saver->rank == 0)
         status = add_model_files(saver);
     zn_error_save(&saver->error, status);
-    if (status != ZINC_OK)
+    saver->wrote = zn_sys_now() - start;
+    if (status == ZINC_OK)
+        zn_debug("train", "checkpoint-%lld: shard %d of %d, %.1f MB at %.0f MB/s",
+                 (long long)saver->meta.step, saver->rank + 1, saver->n_ranks,
+                 (double)saver->files[0].n_bytes / 1e6,
+                 (double)saver->files[0].n_bytes / 1e6 / saver->wrote);
+    else
         zn_warn("train", "checkpoint-%lld cannot be saved: %s", (long long)saver->meta.step,
                 saver->error.message);
     atomic_store(&saver->written, true);
@@ -232,6 +241,7 @@ static zinc_status begin(zn_saver *saver, int64_t step)
 
 static void start_writing(zn_saver *saver)
 {
+    const double start = zn_sys_now();
     atomic_store(&saver->written, false);
     saver->n_files = 0;
     saver->pending = true;
@@ -242,11 +252,13 @@ static void start_writing(zn_saver *saver)
             atomic_store(&saver->written, true);
             return;
         }
+        saver->waited = zn_sys_now() - start;
         saver->threaded = pthread_create(&saver->thread, NULL, write_thread, saver) == 0;
         if (saver->threaded)
             return;
     }
     write_all(saver); /* no copy, or no thread */
+    saver->waited = zn_sys_now() - start;
 }
 
 /* ---- ending ---- */
@@ -348,6 +360,20 @@ fail:
     return status;
 }
 
+/* One line a checkpoint: what it took. */
+static void tell(const zn_saver *saver)
+{
+    double bytes = 0;
+    for (int r = 0; saver->rank == 0 && r < saver->n_ranks; r++)
+        bytes += (double)saver->all[2 * r].n_bytes;
+    if (saver->rank == 0)
+        zn_info("train",
+                "checkpoint-%lld is complete: %d shards, %.1f MB at %.0f MB/s; training waited "
+                "%.2f s",
+                (long long)saver->last, saver->n_ranks, bytes / 1e6, bytes / 1e6 / saver->wrote,
+                saver->waited);
+}
+
 zinc_status zn_saver_finish(zn_saver *saver)
 {
     if (!saver->pending)
@@ -363,8 +389,7 @@ zinc_status zn_saver_finish(zn_saver *saver)
     if (status != ZINC_OK)
         return failed(saver, status);
     saver->last = saver->meta.step;
-    if (saver->rank == 0)
-        zn_debug("train", "checkpoint-%lld is complete", (long long)saver->last);
+    tell(saver);
     return ZINC_OK;
 }
 
