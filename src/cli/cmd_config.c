@@ -9,6 +9,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "cli/config_new.h"
 #include "config/config.h"
 
 #define MAX_WORLD 1000000
@@ -195,6 +196,69 @@ static int run_check(const zn_args *args)
     return code;
 }
 
+/* ---- convert ---- */
+
+static zinc_status check_convert(const zn_args *args)
+{
+    const char *to = zn_args_get(args, "to");
+    if (zn_args_n_positional(args) != 2 || !to)
+        ZN_FAIL(ZINC_E_INVALID, "zinc config convert FILE --to accelerate|ds_config|resolved");
+    if (strcmp(to, "accelerate") != 0 && strcmp(to, "ds_config") != 0 &&
+        strcmp(to, "resolved") != 0)
+        ZN_FAIL(ZINC_E_INVALID, "--to %s: accelerate, ds_config or resolved", to);
+    return ZINC_OK;
+}
+
+static zinc_status append_as(const zn_config *config, const char *to, int64_t n_ranks, zn_buf *lost,
+                             zn_buf *out)
+{
+    if (strcmp(to, "accelerate") == 0)
+        return zn_config_append_accelerate(config, n_ranks, lost, out);
+    if (strcmp(to, "ds_config") == 0)
+        return zn_config_append_deepspeed(config, zn_config_get(config)->accelerate.given, out);
+    ZN_TRY(zn_config_append_json(config, out));
+    return zn_buf_puts(out, "\n");
+}
+
+static zinc_status convert(const zn_args *args, const zn_config *config)
+{
+    const char *output = zn_args_get(args, "output");
+    int64_t n_ranks = zn_config_get(config)->accelerate.num_processes;
+    zn_buf text = {0}, lost = {0};
+    zinc_status status;
+    if (n_ranks < 1)
+        n_ranks = 1;
+    ZN_TRY_GOTO(zn_args_int(args, "world_size", 1, MAX_WORLD, &n_ranks));
+    ZN_TRY_GOTO(append_as(config, zn_args_get(args, "to"), n_ranks, &lost, &text));
+    if (lost.n > 0)
+        fprintf(stderr,
+                "lost, for an accelerate YAML has no place for it; deepspeed_config_file "
+                "can name a ds_config.json that keeps it:\n%s",
+                lost.data);
+    if (output)
+        ZN_TRY_GOTO(zn_fs_write_atomic(output, text.data, text.n));
+    else
+        fputs(text.data, stdout);
+fail:
+    zn_buf_fini(&text);
+    zn_buf_fini(&lost);
+    return status;
+}
+
+static int run_convert(const zn_args *args)
+{
+    zn_config *config = NULL;
+    zinc_status status = check_convert(args);
+    if (status == ZINC_OK)
+        status = resolve(args, zn_args_positional(args, 1), &config);
+    for (int i = 0; status == ZINC_E_CONFIG && config && i < zn_config_n_errors(config) - 1; i++)
+        fprintf(stderr, "%s\n", zn_config_error(config, i + 1));
+    if (status == ZINC_OK)
+        status = convert(args, config);
+    zn_config_destroy(config);
+    return status == ZINC_OK ? 0 : zn_cli_fail("config", status);
+}
+
 static int run_keys(void)
 {
     zn_buf buf = {0};
@@ -207,11 +271,11 @@ static int run_keys(void)
 
 static zinc_status unknown_action(const char *action)
 {
-    static const char *const actions[] = {"check", "keys"};
-    const char *near = zn_nearest_name(action, actions, 2);
+    static const char *const actions[] = {"check", "new", "convert", "keys"};
+    const char *near = zn_nearest_name(action, actions, 4);
     if (near)
         ZN_FAIL(ZINC_E_INVALID, "no action \"%.80s\"; did you mean \"%s\"?", action, near);
-    ZN_FAIL(ZINC_E_INVALID, "no action \"%.80s\"; there are: check, keys", action);
+    ZN_FAIL(ZINC_E_INVALID, "no action \"%.80s\"; there are: check, new, convert, keys", action);
 }
 
 static int run_config(const zn_args *args)
@@ -219,6 +283,10 @@ static int run_config(const zn_args *args)
     const char *action = zn_args_positional(args, 0);
     if (strcmp(action, "check") == 0)
         return run_check(args);
+    if (strcmp(action, "convert") == 0)
+        return run_convert(args);
+    if (strcmp(action, "new") == 0)
+        return zn_config_new(args);
     if (strcmp(action, "keys") == 0)
         return run_keys();
     return zn_cli_fail("config", unknown_action(action));
@@ -243,7 +311,12 @@ static const zn_option config_options[] = {
      .help = "model whose hidden size fills \"auto\""},
     TRAINER("hidden_size", "N", "hidden size, without a model folder"),
     TRAINER("for", "transformers", "with --output: write the file as strict JSON, \"auto\" kept"),
-    TRAINER("output", "FILE", "file that --for writes"),
+    TRAINER("output", "FILE", "file that --for, convert or new writes"),
+    TRAINER("to", "FORM", "convert: accelerate, ds_config or resolved"),
+    TRAINER("format", "FORM", "new: accelerate (a YAML, the default) or ds_config"),
+    TRAINER("device_memory", "BYTES", "new: memory of a device to plan for, e.g. 24GB"),
+    {.name = "yes", .kind = ZN_OPTION_FLAG, .help = "new: take every default"},
+    {.name = "overwrite", .kind = ZN_OPTION_FLAG, .help = "new: replace a file that is there"},
     TRAINER("per_device_train_batch_size", "N", "fills train_micro_batch_size_per_gpu"),
     TRAINER("gradient_accumulation_steps", "N", "fills gradient_accumulation_steps"),
     TRAINER("learning_rate", "X", "fills optimizer.params.lr and warmup_max_lr"),
@@ -262,8 +335,9 @@ static const zn_option config_options[] = {
 
 const zn_command zn_command_config = {
     .name = "config",
-    .summary = "check a ds_config.json and show what every key comes to",
-    .positional = "check FILE | keys",
+    .summary =
+        "check a ds_config.json or an accelerate YAML, show what every key comes to, convert it",
+    .positional = "check FILE | new | convert FILE | keys",
     .min_positional = 1,
     .max_positional = 2,
     .options = config_options,
@@ -271,6 +345,8 @@ const zn_command zn_command_config = {
     .epilog = "zinc config check ds_config.json --world_size 4\n"
               "zinc config check ds_config.json --learning_rate 2e-5 --json\n"
               "zinc config check ds_config.json --for transformers --output plain.json\n"
+              "zinc config new --model DIR --device_memory 24GB\n"
+              "zinc config convert fsdp.yaml --to ds_config --output ds_config.json\n"
               "zinc config keys > keys.md",
     .run = run_config,
 };

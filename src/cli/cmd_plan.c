@@ -9,7 +9,8 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/sys.h"
-#include "cli/cli.h"
+#include "cli/cli_internal.h"
+#include "cli/cmd_plan.h"
 #include "engine/hyper.h"
 #include "plan/plan.h"
 
@@ -157,7 +158,8 @@ static zinc_status read_model(plan_job *job)
 static bool fp32_is_default(const plan_job *job)
 {
     const char *preset = zn_args_get(job->args, "preset");
-    return zn_args_given(job->args, "deepspeed") || zn_args_flag(job->args, "fp32", false) ||
+    return zn_args_given(job->args, "deepspeed") || zn_args_given(job->args, "accelerate_config") ||
+           zn_config_get(job->config)->accelerate.given || zn_args_flag(job->args, "fp32", false) ||
            (job->local && (!preset || strcmp(preset, "cpu") == 0));
 }
 
@@ -201,7 +203,11 @@ static zinc_status read_config(plan_job *job)
                                    .ranks_per_node = job->run.hw.gpus,
                                    .default_micro_batch = job->local ? TRAINER_MICRO_BATCH : 1};
     zn_optim_hyper hyper;
-    ZN_TRY(zn_config_load(zn_args_get(job->args, "deepspeed"), &job->config));
+    const zn_config_sources sources = {.deepspeed = zn_args_get(job->args, "deepspeed"),
+                                       .accelerate_config =
+                                           zn_args_get(job->args, "accelerate_config")};
+    if (!job->config)
+        ZN_TRY(zn_config_open(&sources, &job->config));
     ZN_TRY(override_config(job));
     ZN_TRY(zn_config_resolve(job->config, &facts));
     job->run.config = *zn_config_get(job->config);
@@ -343,6 +349,23 @@ static zinc_status answer(plan_job *job, zn_buf *out)
             accounting);
 }
 
+zinc_status zn_cli_plan(int n, const char *const *words, zn_config *config, zn_cli_plan_answer *out)
+{
+    plan_job job = {.config = config};
+    zn_args *args = NULL;
+    zinc_status status;
+    ZN_TRY_GOTO(zn_args_parse(&zn_command_plan, n, words, &args));
+    job.args = args;
+    ZN_TRY_GOTO(read_run(&job));
+    ZN_TRY_GOTO(zn_plan_find(&job.run, &out->search));
+    ZN_TRY_GOTO(zn_plan_append_text(&out->search, &out->text));
+fail:
+    zn_args_destroy(args);
+    zn_param_list_fini(&job.list);
+    zn_model_spec_fini(&job.spec);
+    return status;
+}
+
 static int run_plan(const zn_args *args)
 {
     plan_job job = {.args = args};
@@ -407,6 +430,7 @@ static const zn_option plan_options[] = {
     VALUE("disk", "3GB/s", "what a node's disk reads or writes"),
     VALUE("flops", "100TF", "matrix FLOP/s of a device, at peak"),
     VALUE("deepspeed", "F", "a ds_config.json; the options below win over it"),
+    VALUE("accelerate_config", "F|default", "an accelerate YAML in its place"),
     VALUE("stage", "N", "ZeRO stage, 0 to 3"),
     VALUE("offload_optimizer", "none|cpu|nvme", "masters and optimizer state"),
     VALUE("offload_param", "none|cpu|nvme", "parameter shards; stage 3"),

@@ -282,6 +282,11 @@ static zinc_status read_accelerate(const zn_args *args, zn_train_options *o)
     zinc_status status;
     ZN_TRY_GOTO(zn_accelerate_open(o->accelerate_config, &launch));
     const int64_t ranks = zn_accelerate_local_ranks(launch.values);
+    if (launch.values->accelerate.num_machines > 1)
+        ZN_FAIL_GOTO(ZINC_E_CONFIG,
+                     "%s has num_machines %lld, and this starts ranks of one machine: `zinc launch "
+                     "--hostfile F zinc train ...` starts all (its lines: NAME slots=N)",
+                     o->accelerate_config, (long long)launch.values->accelerate.num_machines);
     if (zn_args_given(args, "ranks") && ranks > 0 && ranks != o->ranks)
         ZN_FAIL_GOTO(ZINC_E_CONFIG,
                      "--ranks %d, but %s has num_processes %lld on num_machines %lld", o->ranks,

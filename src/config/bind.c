@@ -160,7 +160,8 @@ zinc_status zn_config_bind_value(zn_config *config, const zn_key *key, const zn_
                      .file = config->name,
                      .alias = -1,
                      .state = ZN_SLOT_GIVEN};
-    if (node->kind == ZN_NODE_NULL && (key->flags & ZN_KEY_NULL || config->in_yaml))
+    if (node->kind == ZN_NODE_NULL &&
+        (key->flags & ZN_KEY_NULL || config->in_yaml || config->is_resolved))
         return ZINC_OK; /* accelerate leaves out what is null */
     if (node->kind == ZN_NODE_STRING && (key->flags & ZN_KEY_AUTO) &&
         strcmp(node->text, "auto") == 0) {

@@ -117,6 +117,22 @@ fail:
     return status;
 }
 
+/* The document of `zinc config check --json` is read by what it has resolved. */
+static void take_resolved(zn_config *config)
+{
+    zn_node **at = &config->root->first;
+    while (*at && strcmp((*at)->key, "resolved") != 0)
+        at = &(*at)->next;
+    if (!*at || (*at)->kind != ZN_NODE_OBJECT || !zn_node_get(config->root, "origin"))
+        return;
+    zn_node *inner = *at;
+    *at = inner->next;
+    inner->next = NULL;
+    zn_node_destroy(config->root);
+    config->root = inner;
+    config->is_resolved = true;
+}
+
 static zinc_status read_text(zn_config *config, const char *text, size_t n)
 {
     zn_syntax_error error = {0};
@@ -125,6 +141,7 @@ static zinc_status read_text(zn_config *config, const char *text, size_t n)
         return zn_config_add_error(config, "", error.line, error.column, error.hint, "%s",
                                    error.message);
     ZN_TRY(status);
+    take_resolved(config);
     return zn_config_bind(config);
 }
 

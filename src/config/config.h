@@ -250,6 +250,9 @@ ZINC_MUST_CHECK zinc_status zn_config_resolve(zn_config *config, const zn_config
 
 /** Name of the ds_config.json, or of the file that there is. Borrowed. */
 const char *zn_config_name(const zn_config *config);
+/** Take over where ranks run, which another configuration's block "accelerate" says; the type
+ *  becomes DEEPSPEED. */
+ZINC_MUST_CHECK zinc_status zn_config_take_machines(zn_config *config, const zn_config *from);
 /** The typed values; complete after zn_config_resolve. Borrowed. */
 const zn_config_values *zn_config_get(const zn_config *config);
 
@@ -277,6 +280,12 @@ ZINC_MUST_CHECK zinc_status zn_config_append_plain(const zn_config *config, zn_b
  *  it). After zn_config_resolve. */
 ZINC_MUST_CHECK zinc_status zn_config_append_deepspeed(const zn_config *config, bool with_machines,
                                                        zn_buf *out);
+
+/** Append it as the YAML that `accelerate config` writes, for n_ranks ranks: FSDP if it has a
+ *  strategy, else DEEPSPEED or what the YAML was. What that has no place for is named in *lost, a
+ *  line each. After zn_config_resolve. */
+ZINC_MUST_CHECK zinc_status zn_config_append_accelerate(const zn_config *config, int64_t n_ranks,
+                                                        zn_buf *lost, zn_buf *out);
 
 /** Append docs/config.md: the key table as Markdown. */
 ZINC_MUST_CHECK zinc_status zn_config_append_doc(zn_buf *out);

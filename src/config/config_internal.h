@@ -189,6 +189,7 @@ struct zn_config {
     char *names[2];   /* owned: a file, and the ds_config.json that goes with a YAML */
     bool is_yaml;     /* names[0] is an accelerate YAML */
     bool in_yaml;     /* it is being bound */
+    bool is_resolved; /* the file is what `zinc config check --json` prints */
     zn_node *root;
     zn_slot *slots;    /* [zn_n_keys] as read and filled by arguments */
     zn_slot *resolved; /* [zn_n_keys] */

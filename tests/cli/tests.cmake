@@ -8,6 +8,9 @@ if(TARGET zinc)
   add_test(NAME cli.accelerate
     COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/accelerate.sh $<TARGET_FILE:zinc> ${CMAKE_CURRENT_LIST_DIR}/../data)
   set_tests_properties(cli.accelerate PROPERTIES PROCESSORS 2 TIMEOUT 120)
+  add_test(NAME cli.config_new COMMAND ${CMAKE_CURRENT_LIST_DIR}/config_new.py $<TARGET_FILE:zinc>
+    ${CMAKE_CURRENT_LIST_DIR}/../data)
+  set_tests_properties(cli.config_new PROPERTIES TIMEOUT 120)
   set_tests_properties(cli.smoke_plain_kernels PROPERTIES ENVIRONMENT ZINC_ISA=ref)
   set_tests_properties(cli.smoke cli.smoke_plain_kernels PROPERTIES PROCESSORS 2)
   set_tests_properties(cli.program cli.manual cli.smoke cli.smoke_plain_kernels PROPERTIES TIMEOUT 60)
