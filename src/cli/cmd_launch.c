@@ -66,7 +66,8 @@ static const zn_option options[] = {
 };
 #define N_OPTIONS ((int)(sizeof options / sizeof options[0]))
 #define MAX_EXPORTS 256
-#define N_ADDED 3 /* words that an accelerate YAML adds to the program, and one spare */
+#define BY_HAND_S 300 /* a person goes from one machine to the next */
+#define N_ADDED 3     /* words that an accelerate YAML adds to the program, and one spare */
 
 static zinc_status read_numbers(const zn_args *args, zn_launch_options *o)
 {
@@ -153,7 +154,7 @@ fail:
  * environment.
  */
 static zinc_status apply_accelerate(const char *path, zn_accelerate_launch *launch,
-                                    const char **words, zn_launch_options *o)
+                                    const char **words, zn_launch_options *o, bool *by_hand)
 {
     const char **program = words + MAX_EXPORTS;
     const char *slash = strrchr(program[0], '/');
@@ -162,6 +163,7 @@ static zinc_status apply_accelerate(const char *path, zn_accelerate_launch *laun
     if (strcmp(slash ? slash + 1 : program[0], "zinc") == 0 && !o->module) {
         program[o->n_program++] = "--accelerate_config";
         program[o->n_program++] = path;
+        *by_hand = o->no_ssh && launch->values->accelerate.num_machines > 1;
         return ZINC_OK;
     }
     ZN_TRY(zn_accelerate_environment(launch));
@@ -182,18 +184,21 @@ static int run_launch(const zn_args *args)
     zn_accelerate_launch launch = {0};
     const char **words = NULL;
     const char *accelerate = zn_args_get(args, "accelerate_config");
+    bool by_hand = false;
     int code = 0;
     const size_t n = (size_t)zn_args_n_positional(args) + MAX_EXPORTS + N_ADDED;
     ZN_TRY_GOTO(zn_alloc_array(&words, n, sizeof *words, "words"));
     ZN_TRY_GOTO(read_options(args, words, &o));
     if (accelerate)
-        ZN_TRY_GOTO(apply_accelerate(accelerate, &launch, words, &o));
+        ZN_TRY_GOTO(apply_accelerate(accelerate, &launch, words, &o, &by_hand));
+    if (by_hand && !zn_args_given(args, "connect_timeout"))
+        o.connect_timeout_s = BY_HAND_S;
     if (!o.launcher && zn_launch_in_allocation(&o))
         o.launcher = "slurm";
     if (zn_args_flag(args, "dry_run", false))
         ZN_TRY_GOTO(print_plan(&o, zn_args_flag(args, "json", false)));
     else
-        ZN_TRY_GOTO(zn_launch_run(&o, &code));
+        ZN_TRY_GOTO(by_hand ? zn_launch_by_hand(&o, &code) : zn_launch_run(&o, &code));
 fail:
     zn_accelerate_launch_fini(&launch);
     zn_free(words);
@@ -224,9 +229,26 @@ static const zn_option agent_options[] = {
     VALUE("place", "N", "what mpirun or srun says", "with --connect: this host's number"),
 };
 
+static int run_relay(const zn_args *args)
+{
+    zinc_status status;
+    const char **words = NULL;
+    const int n = zn_args_n_positional(args);
+    int code = 0;
+    ZN_TRY_GOTO(zn_alloc_array(&words, (size_t)n, sizeof *words, "words"));
+    for (int i = 1; i < n; i++)
+        words[i - 1] = zn_args_positional(args, i);
+    ZN_TRY_GOTO(zn_launch_relay(zn_args_positional(args, 0), words, n - 1, &code));
+fail:
+    zn_free(words);
+    return status == ZINC_OK ? code : zn_cli_fail("agent", status);
+}
+
 static int run_agent(const zn_args *args)
 {
     zinc_status status;
+    if (zn_args_n_positional(args) > 0)
+        return run_relay(args);
     zn_agent_options o = {.fd = -1, .place = -1, .connect = zn_args_get(args, "connect")};
     ZN_TRY_GOTO(zn_args_int(args, "fd", 0, 65535, &o.fd));
     ZN_TRY_GOTO(zn_args_int(args, "place", 0, 65535, &o.place));
@@ -238,7 +260,9 @@ fail:
 const zn_command zn_command_agent = {
     .name = "agent",
     .summary = "what zinc launch starts on each host; not for people",
-    .positional = "",
+    .positional = "[HOST COMMAND...]",
+    .max_positional = -1,
+    .rest_is_program = true,
     .options = agent_options,
     .n_options = (int)(sizeof agent_options / sizeof agent_options[0]),
     .run = run_agent,

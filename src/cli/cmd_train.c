@@ -3,7 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/fs.h"
 #include "base/mem.h"
 #include "cli/accelerate_launch.h"
 #include "cli/cli.h"
@@ -273,6 +275,34 @@ static zinc_status read_options(const zn_args *args, storage *store, zn_train_op
     return ZINC_OK;
 }
 
+/* Over machines `zinc launch` starts the ranks; this process becomes it, with its own words. */
+static zinc_status become_launch(const char *accelerate)
+{
+    zn_buf words = {0};
+    char **argv = NULL;
+    char self[] = "/proc/self/exe", launch[] = "launch", option[] = "--accelerate_config",
+         zinc[] = "zinc", *path = NULL;
+    int n = 0;
+    zinc_status status;
+    ZN_TRY_GOTO(zn_fs_read("/proc/self/cmdline", 0, &words)); /* each word ends in a NUL */
+    ZN_TRY_GOTO(zn_alloc_array(&argv, words.n + 8, sizeof *argv, "words"));
+    ZN_TRY_GOTO(zn_strdup(accelerate, &path));
+    argv[n++] = zinc;
+    argv[n++] = launch;
+    argv[n++] = option;
+    argv[n++] = path;
+    argv[n++] = zinc;
+    for (size_t i = strlen(words.data) + 1; i < words.n; i += strlen(words.data + i) + 1)
+        argv[n++] = words.data + i;
+    execv(self, argv);
+    ZN_FAIL_GOTO(ZINC_E_IO, "cannot start zinc launch");
+fail:
+    zn_free(path);
+    zn_free(argv);
+    zn_buf_fini(&words);
+    return status;
+}
+
 /* Ranks of this machine, as the YAML says. A process that mpirun has started knows its world. */
 static zinc_status read_accelerate(const zn_args *args, zn_train_options *o)
 {
@@ -283,10 +313,7 @@ static zinc_status read_accelerate(const zn_args *args, zn_train_options *o)
     ZN_TRY_GOTO(zn_accelerate_open(o->accelerate_config, &launch));
     const int64_t ranks = zn_accelerate_local_ranks(launch.values);
     if (launch.values->accelerate.num_machines > 1)
-        ZN_FAIL_GOTO(ZINC_E_CONFIG,
-                     "%s has num_machines %lld, and this starts ranks of one machine: `zinc launch "
-                     "--hostfile F zinc train ...` starts all (its lines: NAME slots=N)",
-                     o->accelerate_config, (long long)launch.values->accelerate.num_machines);
+        ZN_TRY_GOTO(become_launch(o->accelerate_config));
     if (zn_args_given(args, "ranks") && ranks > 0 && ranks != o->ranks)
         ZN_FAIL_GOTO(ZINC_E_CONFIG,
                      "--ranks %d, but %s has num_processes %lld on num_machines %lld", o->ranks,

@@ -10,7 +10,7 @@
  * rank goes, everything else goes within seconds; the exit code is the first failing rank's own.
  * Reading order: launch.h, launch_internal.h, hostfile.c, host_filter.c, cores.c, launch_plan.c,
  * wire.c, agent.c, agent_ranks.c, agent_stack.c, agent_guard.c, launcher.c, launcher_events.c,
- * runner.c, restart.c. Layer: launch. */
+ * runner.c, restart.c, by_hand.c. Layer: launch. */
 #ifndef ZN_LAUNCH_LAUNCH_H
 #define ZN_LAUNCH_LAUNCH_H
 
@@ -66,6 +66,14 @@ ZINC_MUST_CHECK zinc_status zn_plan_text(const zn_plan *plan, zn_buf *out);
 ZINC_MUST_CHECK zinc_status zn_launch_run(const zn_launch_options *options, int *exit_code);
 
 #define ZN_EXIT_LOST_HOST 6
+
+/** The same for `zinc train` over num_nodes machines, on each of which this is called with its
+ *  node_rank: 0 waits at master_addr for the others and runs mpirun. Errors: E_COMM a machine did
+ *  not come within connect_timeout_s; it is named. */
+ZINC_MUST_CHECK zinc_status zn_launch_by_hand(const zn_launch_options *options, int *exit_code);
+/** What mpirun starts in place of ssh then: run the words on `host`; its exit code. */
+ZINC_MUST_CHECK zinc_status zn_launch_relay(const char *host, const char *const *words, int n_words,
+                                            int *exit_code);
 
 /* What one host has printed. */
 typedef struct zn_host_text {

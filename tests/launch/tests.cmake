@@ -50,6 +50,9 @@ if(TARGET zinc)
     add_test(NAME launch.hybrid COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data
       ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/hybrid_runs.py)
     set_tests_properties(launch.hybrid PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
+    add_test(NAME launch.by_hand COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/two_hosts.sh $<TARGET_FILE:zinc> ${CMAKE_SOURCE_DIR}/tests/data
+      bash ${CMAKE_CURRENT_LIST_DIR}/by_hand.sh)
+    set_tests_properties(launch.by_hand PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
     add_test(NAME launch.many_faults CONFIGURATIONS slow COMMAND ${fault_runs} 36)
     set_tests_properties(launch.many_faults PROPERTIES LABELS slow TIMEOUT 1800 SKIP_RETURN_CODE 77)
     zn_launch_test(mpi test_zinc_train_over_hosts_is_mpirun_and_gives_the_same_losses)
