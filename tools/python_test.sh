@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests of the Python front-end, as it is installed.
-#   python_test.sh            make build/python-venv with torch, transformers and accelerate (once,
-#                             gigabytes are downloaded), install ./python there, test
+#   python_test.sh            make build/python-venv with torch, transformers, accelerate and peft of
+#                             known versions (once, gigabytes are downloaded), install ./python there,
+#                             test
 #   PYTHON=… python_test.sh   test the source tree with that interpreter's packages, and ZINC_LIBRARY
 #                             if it is set; nothing is installed
 set -euo pipefail
@@ -13,7 +14,10 @@ if [ -n "${PYTHON:-}" ]; then
     ZINC_LIBRARY=$library PYTHONPATH=python exec "$PYTHON" -m unittest discover -s python/tests -v
 fi
 venv=$PWD/build/python-venv
+tools/build.sh release >/dev/null
+export ZINC_PROGRAM=${ZINC_PROGRAM:-$PWD/build/release/zinc} # `zinc train`, which checkpoints are exchanged with
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet torch transformers accelerate
+# The versions that docs/huggingface.md has in its table, last row.
+"$venv/bin/pip" install --quiet torch==2.13.0 transformers==5.24.0 accelerate==1.15.0 peft==0.21.2
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps ./python
 ZINC_TEST_INSTALLED=1 exec "$venv/bin/python" -m unittest discover -s python/tests -v

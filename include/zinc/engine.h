@@ -173,6 +173,7 @@ ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_fill(zinc_engine *engine, zinc_
                                                       void *ctx);
 
 #define ZINC_MASTERS (-1)
+#define ZINC_GRADS (-2) /* for zinc_engine_visit and zinc_engine_read */
 
 /** The same of `what`: ZINC_MASTERS, or optimizer state 0 … zinc_engine_n_states - 1. */
 typedef zinc_status (*zinc_restore_fn)(void *ctx, int what, int param, int64_t offset, int64_t n,
@@ -303,15 +304,17 @@ ZINC_API const char *zinc_engine_state_name(const zinc_engine *engine, int state
 typedef zinc_status (*zinc_visit_fn)(void *ctx, int param, int64_t offset, int64_t n,
                                      const float *values);
 
-/** Visit this rank's part of the masters (ZINC_MASTERS; of frozen parameters the values) or of
- *  optimizer state `what` (trainable ones). Over all ranks every element is visited exactly once,
- *  in every stage; nothing is gathered. Not collective. */
+/** Visit this rank's part of the masters (ZINC_MASTERS; of frozen parameters the values), of
+ *  optimizer state `what`, or of the gradients (ZINC_GRADS; both of trainable ones). Gradients are
+ *  there after a boundary's backward_end and until the step: the sums of all ranks and
+ *  micro-batches as they came, times the loss scale and not divided by grad_divisor. Over all ranks
+ * every element is visited exactly once, in every stage; nothing is gathered. Not collective. */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_visit(zinc_engine *engine, int what,
                                                        zinc_visit_fn visit, void *ctx);
 
-/** The whole of one parameter's masters or state, fp32, in out [n_elems] on every rank. For looking
- *  at, not for saving large models: that is zinc_engine_visit. Collective. Errors: E_INVALID for
- *  the state of a frozen parameter. */
+/** The whole of one parameter's masters, state or gradient, fp32, in out [n_elems] on every rank.
+ * For looking at, not for saving large models: that is zinc_engine_visit. Collective. Errors:
+ * E_INVALID for the state of a frozen parameter. */
 ZINC_API ZINC_MUST_CHECK zinc_status zinc_engine_read(zinc_engine *engine, int what, int param,
                                                       float *out);
 

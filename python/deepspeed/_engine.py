@@ -473,6 +473,17 @@ class DeepSpeedEngine(torch.nn.Module):
                           load_optimizer_states and not load_module_only,
                           load_lr_scheduler_states and not load_module_only)
 
+    def offload_states(self, include=None, device=None, pin_memory=True, non_blocking=False):
+        """To the host's memory, where all states are: nothing is to be done."""
+        del include, pin_memory, non_blocking
+        if device is not None and str(getattr(device, "value", device)) not in ("cpu", "none"):
+            raise NotImplementedError(f"zinc: offload_states(device={device}) is not supported: states are in host "
+                                      "memory; \"offload_optimizer\" of the configuration puts them on a disk")
+
+    def reload_states(self, non_blocking=False):
+        """What offload_states would have moved away."""
+        del non_blocking
+
     def compile(self, *args, **kwargs):
         raise NotImplementedError("zinc: engine.compile is not supported: train without torch.compile")
 

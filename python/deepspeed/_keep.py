@@ -29,18 +29,18 @@ class Kept:
 
 
 def rewrite(engine, values):
-    """Give parameters new values, {number: whole fp32 tensor, equal on every rank}; all else stays,
-    optimizer states too. For now and then: it copies what the rank has. Collective."""
+    """Give masters or states new values, {(what, number): whole fp32 tensor, equal on every rank};
+    all else stays. For now and then: it copies what the rank has. Collective."""
     kept = Kept()
     for what in [zinc.MASTERS] + list(range(len(engine.state_names()))):
         engine.visit(what, lambda index, at, n, address, what=what: kept.take(what, index, at, n,
                                                                              address))
-    flat = {index: value.reshape(-1).float() for index, value in values.items()}
+    flat = {key: value.detach().reshape(-1).float() for key, value in values.items()}
 
     def give(what, index, at, n, address):
-        if what == zinc.MASTERS and index in flat:
+        if (what, index) in flat:
             target = (ctypes.c_char * (4 * n)).from_address(address)
-            torch.frombuffer(target, dtype=torch.float32).copy_(flat[index][at:at + n])
+            torch.frombuffer(target, dtype=torch.float32).copy_(flat[what, index][at:at + n])
         else:
             kept.give(what, index, at, n, address)
 

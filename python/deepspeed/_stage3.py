@@ -18,7 +18,7 @@ import itertools
 import torch
 import torch.distributed as dist
 from torch.nn.modules import module as torch_module
-from zinc import EVAL
+from zinc import EVAL, MASTERS
 from zinc.comm import gather_function
 
 from . import comm
@@ -229,7 +229,7 @@ class GatheredParameters:
             if part.place is None:
                 part.store(value)
             else:
-                written.setdefault(part.place[0], {})[part.place[1]] = value
+                written.setdefault(part.place[0], {})[MASTERS, part.place[1]] = value
         for engine, values in written.items():
             rewrite(engine, values)
 

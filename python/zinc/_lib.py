@@ -11,7 +11,7 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_float, c_int, c_int
 
 F32, BF16, F16 = 0, 1, 2
 FORWARD, BACKWARD, EVAL = 0, 1, 2
-MASTERS = -1
+MASTERS, GRADS = -1, -2
 KEEP = -1.0
 E_INVALID, E_IO, E_COMM, E_UNSUPPORTED, E_TIMEOUT = -1, -4, -6, -8, -9
 MAX_DIMS = 4

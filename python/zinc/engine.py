@@ -66,6 +66,7 @@ class Engine:
             get=_lib.GetMemory(lambda _ctx, block, n: _lib.kept_error(memory.get, block, n)),
             put=_lib.PutMemory(lambda _ctx, block, _ptr: memory.put(block)))
         self.n_params = self.n_units = 0
+        self.grad_divisor = grad_divisor
         self.params = []  # (name, n_elems, shape, trainable)
         array = (_lib.Group * len(groups))(*groups) if groups else None
         params = _lib.EngineParams(comm=comm.handle, config=config.handle,

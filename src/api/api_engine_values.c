@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 
-_Static_assert(ZINC_MASTERS == ZN_ZERO_MASTERS, "public and internal names of the masters");
+_Static_assert(ZINC_MASTERS == ZN_ZERO_MASTERS && ZINC_GRADS == ZN_ZERO_GRADS,
+               "public and internal names of the masters");
 _Static_assert(ZINC_N_MEMORY_CATEGORIES == ZN_N_MEM_CATEGORIES &&
                    (int)ZINC_MEMORY_BUFFERS == (int)ZN_MEM_BUFFERS,
                "public and internal categories of memory");
@@ -113,6 +114,11 @@ const char *zinc_engine_state_name(const zinc_engine *engine, int state)
 static zinc_status check_what(const zinc_engine *engine, int what)
 {
     ZN_TRY(zn_api_check_built(engine));
+    if (what == ZINC_GRADS && (!engine->ready || engine->in_micro))
+        ZN_FAIL(ZINC_E_INVALID,
+                "gradients are there after a boundary's backward_end and until the step");
+    if (what == ZINC_GRADS)
+        return ZINC_OK;
     if (what < ZINC_MASTERS || what >= zinc_engine_n_states(engine))
         ZN_FAIL(ZINC_E_INVALID, "there is no optimizer state %d: this optimizer has %d", what,
                 zinc_engine_n_states(engine));
@@ -171,7 +177,8 @@ zinc_status zinc_engine_read(zinc_engine *engine, int what, int param, float *ou
     ZN_TRY(zn_api_check_param(engine, param));
     const zn_param_spec *const spec = &engine->list.specs[param];
     if (what != ZINC_MASTERS && !spec->trainable)
-        ZN_FAIL(ZINC_E_INVALID, "%s is frozen: it has no optimizer state", spec->name);
+        ZN_FAIL(ZINC_E_INVALID, "%s is frozen: it has no optimizer state and no gradient",
+                spec->name);
     const size_t n = (size_t)spec->n_elems;
     ZN_TRY_GOTO(zn_comm_agree(engine->rank->comm,
                               zn_alloc_array(&one.bits, n, sizeof *one.bits, "a parameter")));

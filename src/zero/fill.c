@@ -181,8 +181,26 @@ static zinc_status visit_part(zn_zero *zero, int what, const zn_zero_walk *walk,
                  zn_zero_state_at(zero, what, walk->piece, walk->offset));
 }
 
+static zinc_status visit_grads(zn_zero *zero, zn_zero_visit_fn visit, void *ctx)
+{
+    zn_zero_walk walk = {.read = ZN_ZERO_GRAD_RUNS, .most = ZN_ZERO_IO_ELEMS};
+    while (zn_zero_walk_next(zero, &walk)) {
+        if (!saves_here(zero, walk.index))
+            continue;
+        ZN_TRY(
+            zero->p.kernels->convert(zn_device_compute(zero->p.dev), zero->fill_buffer,
+                                     ZN_DTYPE_F32, zn_zero_grad_at(zero, walk.piece, walk.offset),
+                                     zero->regions[walk.piece->region].grad.dtype, 1.0f, walk.n));
+        ZN_TRY(visit(ctx, walk.piece->param, walk.piece->param_offset + walk.offset, walk.n,
+                     zero->fill_buffer));
+    }
+    return walk.status;
+}
+
 zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit, void *ctx)
 {
+    if (what == ZN_ZERO_GRADS)
+        return visit_grads(zero, visit, ctx);
     zn_zero_walk walk = {.read = 1u << (ZN_ZERO_RUN_MASTERS + what - ZN_ZERO_MASTERS)};
     if (what == ZN_ZERO_MASTERS)
         ZN_TRY(visit_all_frozen(zero, visit, ctx));

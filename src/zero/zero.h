@@ -175,14 +175,16 @@ ZINC_MUST_CHECK zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args 
 ZINC_MUST_CHECK zinc_status zn_zero_skip(zn_zero *zero);
 
 #define ZN_ZERO_MASTERS (-1)
+#define ZN_ZERO_GRADS (-2) /* reduced gradients, sums as they came; between boundary and step */
 
 /** Called for each range this rank saves; values [n] fp32, borrowed during the call. */
 typedef zinc_status (*zn_zero_visit_fn)(void *ctx, int param, int64_t offset, int64_t n,
                                         const float *values);
 
 /** Visit this rank's part of the masters (ZN_ZERO_MASTERS; of frozen parameters the values
- *  themselves) or of optimizer state `what` >= 0 (trainable ones). Over all ranks every element is
- *  visited exactly once, in every stage, and nothing is gathered. Not collective. */
+ *  themselves), of optimizer state `what` >= 0 or of ZN_ZERO_GRADS (trainable ones). Over all ranks
+ * every element is visited exactly once, in every stage, and nothing is gathered. Not collective.
+ */
 ZINC_MUST_CHECK zinc_status zn_zero_visit(zn_zero *zero, int what, zn_zero_visit_fn visit,
                                           void *ctx);
 
