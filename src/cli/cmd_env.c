@@ -315,6 +315,7 @@ static zinc_status report_variables(const env_report *report)
         {"ZINC_LOG", "what is logged: error, warn, info, debug, trace; 'info,comm=debug'"},
         {"ZINC_HEARTBEAT_FILE", "file that zinc train touches every step (set by zinc launch)"},
         {"ZINC_ISA", "at most these kernels: ref, avx2, avx512, avx512_bf16, amx"},
+        {"ZINC_GUARD_DEVICE", "1: a stand-in device's memory faults under host code (test builds)"},
         {"HF_HOME", "where --model org/name is looked up (in its folder hub)"},
         {"HF_HUB_CACHE", "the same, the folder itself"},
     };

@@ -123,8 +123,10 @@ static zinc_status run_call(void *arg)
     zn_trace *const trace = zn_device_trace(comm->dev);
     const double start = trace ? zn_sys_now() : 0;
     zinc_status status = check_usable(comm);
+    zn_device_memory_open(comm->dev);
     if (status == ZINC_OK)
         status = comm->ops->run(comm, call);
+    zn_device_memory_close(comm->dev);
     if (trace)
         zn_trace_span(trace, zn_device_rank(comm->dev), ZN_TRACE_COMM,
                       zn_comm_kind_name(call->header.kind), call->header.tag, start, zn_sys_now());

@@ -138,6 +138,20 @@ static zinc_status refused_by_system(zn_device *dev, const zn_record *request,
     return out_of_memory(dev, request, &seen, true);
 }
 
+static void *raw_alloc(const zn_device *dev, zn_place place, size_t n_bytes)
+{
+    return dev->guarded && place == ZN_PLACE_DEVICE ? zn_guard_alloc(n_bytes)
+                                                    : dev->ops->raw_alloc(place, n_bytes);
+}
+
+static void raw_free(const zn_device *dev, const zn_record *record)
+{
+    if (dev->guarded && record->place == ZN_PLACE_DEVICE)
+        zn_guard_free(record->ptr, record->n_bytes);
+    else
+        dev->ops->raw_free(record->place, record->ptr, record->n_bytes);
+}
+
 zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category category,
                             size_t n_bytes, const char *what, void *out)
 {
@@ -152,7 +166,7 @@ zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category cate
         .n_bytes = n_bytes, .place = place, .category = category, .what = what ? what : "?"};
     zn_device_usage(dev, place, &before);
     ZN_TRY_GOTO(charge(dev, record));
-    record->ptr = dev->ops->raw_alloc(place, n_bytes);
+    record->ptr = raw_alloc(dev, place, n_bytes);
     if (!record->ptr) {
         status = refused_by_system(dev, record, &before);
         goto fail;
@@ -161,6 +175,8 @@ zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category cate
     zn_record **bucket = bucket_of(dev, record->ptr);
     record->next = *bucket;
     *bucket = record;
+    if (dev->guarded)
+        zn_guard_protect(dev, record);
     dev->usage[place].n_allocs++;
     pthread_mutex_unlock(&dev->lock);
     memcpy(out, &record->ptr, sizeof record->ptr); /* `out` is any kind of pointer's address */
@@ -188,7 +204,7 @@ void zn_device_free(zn_device *dev, void *ptr)
         ZN_ASSERT(record);
         return;
     }
-    dev->ops->raw_free(record->place, ptr, record->n_bytes);
+    raw_free(dev, record);
     release(dev, record);
     zn_free(record);
 }
@@ -240,7 +256,7 @@ void zn_account_fini(zn_device *dev)
             zn_debug("device", "\"%s\" was not freed: %zu bytes of %s memory (%s)", record->what,
                      record->n_bytes, zn_place_name(record->place),
                      zn_mem_category_name(record->category));
-            dev->ops->raw_free(record->place, record->ptr, record->n_bytes);
+            raw_free(dev, record);
             zn_free(record);
             record = next;
         }

@@ -97,6 +97,27 @@ void zn_device_usage(zn_device *dev, zn_place place, zn_mem_usage *out);
 /** Start the peaks again from what is allocated now. */
 void zn_device_reset_peaks(zn_device *dev);
 
+/* With ZINC_GUARD_DEVICE=1, in builds with assertions, device memory can be read only between open
+ * and close: by kernels, copies and collectives. Host code that touches it ends in SIGSEGV. Calls
+ * nest; any thread. */
+#ifdef NDEBUG
+static inline void zn_device_memory_open(zn_device *dev)
+{
+    (void)dev;
+}
+static inline void zn_device_memory_close(zn_device *dev)
+{
+    (void)dev;
+}
+#else
+void zn_device_memory_open(zn_device *dev);
+void zn_device_memory_close(zn_device *dev);
+bool zn_device_is_guarded(const zn_device *dev);
+#endif
+/** Whether host code may read and write device memory in place; else it goes through
+ *  zn_device_copy_now. */
+bool zn_device_host_readable(const zn_device *dev);
+
 /* ---- streams and events ---- */
 
 /* A point in a stream. A zeroed event is "already happened". Copy freely; no release needed. It may
@@ -153,5 +174,9 @@ zn_stream *zn_device_link(zn_device *dev, bool to_device);
 /** Copy n_bytes on `stream`, between any two places of this device. */
 ZINC_MUST_CHECK zinc_status zn_device_copy(zn_stream *stream, void *dst, const void *src,
                                            size_t n_bytes, zn_event *event);
+
+/** The same behind everything on the compute stream so far, and wait for it. */
+ZINC_MUST_CHECK zinc_status zn_device_copy_now(zn_device *dev, void *dst, const void *src,
+                                               size_t n_bytes);
 
 #endif

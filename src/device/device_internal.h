@@ -36,7 +36,9 @@ typedef struct zn_record {
 struct zn_device {
     const zn_device_ops *ops;
     zn_device_params params;
-    bool spin; /* a wait may spin for a moment: there are cores to spare */
+    bool guarded; /* device memory is closed to host code (guard.c) */
+    int n_open;   /* operations that hold it open; lock held */
+    bool spin;    /* a wait may spin for a moment: there are cores to spare */
     zn_stream *compute;
     zn_stream *link[2];     /* to the device, back; NULL until asked for */
     struct zn_trace *trace; /* borrowed; NULL: none */
@@ -55,5 +57,35 @@ ZINC_MUST_CHECK zinc_status zn_stream_create_compute(zn_device *dev, bool inline
 
 /** Log and free what was never freed. No other thread may use the device any more. */
 void zn_account_fini(zn_device *dev);
+
+/* guard.c: memory of the device that faults when host code touches it. */
+#ifdef NDEBUG
+static inline bool zn_guard_wanted(const zn_device_params *params)
+{
+    (void)params;
+    return false;
+}
+static inline void *zn_guard_alloc(size_t n_bytes)
+{
+    (void)n_bytes;
+    return NULL;
+}
+static inline void zn_guard_free(void *ptr, size_t n_bytes)
+{
+    (void)ptr;
+    (void)n_bytes;
+}
+static inline void zn_guard_protect(const zn_device *dev, const zn_record *record)
+{
+    (void)dev;
+    (void)record;
+}
+#else
+bool zn_guard_wanted(const zn_device_params *params);
+void *zn_guard_alloc(size_t n_bytes);
+void zn_guard_free(void *ptr, size_t n_bytes);
+/** Give one allocation the access of the moment. Lock held. */
+void zn_guard_protect(const zn_device *dev, const zn_record *record);
+#endif
 
 #endif

@@ -43,6 +43,7 @@ zinc_status zn_device_open(const char *name, const zn_device_params *params, zn_
     ZN_TRY(zn_alloc(&dev, sizeof *dev, "device"));
     dev->ops = ops;
     dev->params = *params;
+    dev->guarded = zn_guard_wanted(params);
     /* One core beyond the compute threads and the thread being waited for. */
     dev->spin = zn_sys_cores() > params->n_threads + 1;
     if (pthread_mutex_init(&dev->lock, NULL) != 0)
@@ -83,6 +84,11 @@ int zn_device_rank(const zn_device *dev)
 int zn_device_n_threads(const zn_device *dev)
 {
     return dev->params.n_threads;
+}
+
+bool zn_device_host_readable(const zn_device *dev)
+{
+    return !dev->guarded;
 }
 
 zn_stream *zn_device_compute(zn_device *dev)

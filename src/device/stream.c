@@ -333,7 +333,7 @@ typedef struct copy_args {
     void *dst;
     const void *src;
     size_t n_bytes;
-    const zn_device_ops *ops;
+    zn_device *dev;
     double at_least_s; /* what the stand-in link takes */
 } copy_args;
 
@@ -341,7 +341,9 @@ static zinc_status copy_work(void *arg)
 {
     const copy_args *const copy = arg;
     const double end = copy->at_least_s > 0 ? zn_sys_now() + copy->at_least_s : 0;
-    copy->ops->raw_copy(copy->dst, copy->src, copy->n_bytes);
+    zn_device_memory_open(copy->dev);
+    copy->dev->ops->raw_copy(copy->dst, copy->src, copy->n_bytes);
+    zn_device_memory_close(copy->dev);
     for (double left; end > 0 && (left = end - zn_sys_now()) > 0;)
         zn_sys_sleep(left);
     return ZINC_OK;
@@ -350,16 +352,22 @@ static zinc_status copy_work(void *arg)
 zinc_status zn_device_copy(zn_stream *stream, void *dst, const void *src, size_t n_bytes,
                            zn_event *event)
 {
-    const zn_device *dev = stream->dev;
+    zn_device *const dev = stream->dev;
     const bool over_link = stream == dev->link[0] || stream == dev->link[1];
     const double bandwidth = dev->params.link_bytes_per_s;
     const copy_args copy = {.dst = dst,
                             .src = src,
                             .n_bytes = n_bytes,
-                            .ops = dev->ops,
+                            .dev = dev,
                             .at_least_s =
                                 over_link && bandwidth > 0
                                     ? dev->params.link_latency_s + (double)n_bytes / bandwidth
                                     : 0};
     return zn_stream_submit(stream, copy_work, &copy, sizeof copy, event);
+}
+
+zinc_status zn_device_copy_now(zn_device *dev, void *dst, const void *src, size_t n_bytes)
+{
+    ZN_TRY(zn_device_copy(dev->compute, dst, src, n_bytes, NULL));
+    return zn_stream_sync(dev->compute, -1);
 }

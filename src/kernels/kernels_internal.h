@@ -16,6 +16,10 @@ extern const zn_kernels zn_kernels_avx2;
 extern const zn_kernels zn_kernels_avx512, zn_kernels_avx512_bf16, zn_kernels_amx;
 #endif
 
+#ifndef NDEBUG
+extern const zn_kernels zn_kernels_guarded; /* of a guarded device */
+#endif
+
 /* A loop whose turns may run on n_threads threads; the turns must not depend on one another. */
 #define ZN_STRINGIFY(x) #x
 #ifdef _OPENMP

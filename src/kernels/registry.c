@@ -26,7 +26,12 @@ const zn_kernels *zn_kernels_for(zn_isa isa)
 
 const zn_kernels *zn_kernels_get(const zn_device *dev)
 {
+#ifndef NDEBUG
+    if (zn_device_is_guarded(dev))
+        return &zn_kernels_guarded;
+#else
     (void)dev; /* one device so far, and its table hangs on the CPU alone */
+#endif
     const zn_kernels *kernels = zn_kernels_for(zn_sys_isa());
     return kernels ? kernels : &zn_kernels_ref;
 }
@@ -44,6 +49,10 @@ static void measure_dot(void)
 
 bool zn_kernels_bf16_pays(const zn_kernels *kernels)
 {
+#ifndef NDEBUG
+    if (kernels == &zn_kernels_guarded)
+        kernels = zn_kernels_get(NULL);
+#endif
     if (kernels == &zn_kernels_amx)
         return true;
     if (kernels != &zn_kernels_avx512_bf16)

@@ -35,12 +35,23 @@ static zinc_status tile_backward(const zn_run *run, zn_operand W, float *dW, con
     return zn_product(run, rows, C, V, d, W, false, h, C);
 }
 
-static void add_losses(const float *row_loss, int64_t rows, double *loss_sum)
+typedef struct loss_args {
+    zn_device *dev;
+    const float *row_loss;
+    int64_t rows;
+    double *loss_sum;
+} loss_args;
+
+static zinc_status add_losses(void *arg)
 {
+    const loss_args *a = arg;
     double sum = 0;
-    for (int64_t n = 0; n < rows; n++)
-        sum += (double)row_loss[n];
-    *loss_sum += sum;
+    zn_device_memory_open(a->dev);
+    for (int64_t n = 0; n < a->rows; n++)
+        sum += (double)a->row_loss[n];
+    *a->loss_sum += sum;
+    zn_device_memory_close(a->dev);
+    return ZINC_OK;
 }
 
 static zinc_status final_norm(const zn_run *run, const float *x, float *out, int64_t rows)
@@ -75,7 +86,8 @@ zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *l
             continue;
         ZN_TRY(run->k->cross_entropy(run->s, tile, ld, targets + at, acts->row_loss, rows, m->V,
                                      cap, run->grad_scale, backward));
-        add_losses(acts->row_loss, rows, loss_sum);
+        const loss_args losses = {run->m->dev, acts->row_loss, rows, loss_sum};
+        ZN_TRY(zn_stream_submit(run->s, add_losses, &losses, sizeof losses, NULL));
         if (backward)
             ZN_TRY(tile_backward(run, W, dW, tile, ld, h, rows));
     }

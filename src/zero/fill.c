@@ -165,11 +165,19 @@ static zinc_status visit_split(zn_zero *zero, const zn_zero_walk *walk, zn_zero_
         const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
         const uint16_t *hi = zn_zero_param_at(zero, piece, at);
         const uint16_t *lo = zn_zero_low_at(zero, piece, at);
+        zn_device_memory_open(zero->p.dev);
         for (int64_t i = 0; i < m; i++)
             zero->fill_buffer[i] = zn_f32_join(hi[i], lo[i]);
+        zn_device_memory_close(zero->p.dev);
         ZN_TRY(visit(ctx, piece->param, piece->param_offset + at, m, zero->fill_buffer));
     }
     return ZINC_OK;
+}
+
+/* Whether a region's masters and state are in memory that the host cannot touch. */
+static bool out_of_reach(const zn_zero *zero, const zn_zero_region *region)
+{
+    return !region->offloaded && !zn_device_host_readable(zero->p.dev);
 }
 
 static zinc_status visit_part(zn_zero *zero, int what, const zn_zero_walk *walk,
@@ -177,8 +185,19 @@ static zinc_status visit_part(zn_zero *zero, int what, const zn_zero_walk *walk,
 {
     if (what == ZN_ZERO_MASTERS && zero->regions[walk->piece->region].split)
         return visit_split(zero, walk, visit, ctx);
-    return visit(ctx, walk->piece->param, walk->piece->param_offset + walk->offset, walk->n,
-                 zn_zero_state_at(zero, what, walk->piece, walk->offset));
+    const zn_zero_piece *piece = walk->piece;
+    const float *from = zn_zero_state_at(zero, what, piece, walk->offset);
+    const int64_t at = piece->param_offset + walk->offset;
+    if (!out_of_reach(zero, &zero->regions[piece->region]))
+        return visit(ctx, piece->param, at, walk->n, from);
+    for (int64_t done = 0; done < walk->n; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = walk->n - done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+        ZN_TRY(zn_device_copy_now(zero->p.dev, zero->fill_buffer, from + done,
+                                  (size_t)m * sizeof(float)));
+        ZN_TRY(visit(ctx, piece->param, at + done, m, zero->fill_buffer));
+    }
+    return ZINC_OK;
 }
 
 static zinc_status visit_grads(zn_zero *zero, zn_zero_visit_fn visit, void *ctx)
@@ -222,10 +241,31 @@ static zinc_status restore_split(zn_zero *zero, const zn_zero_walk *walk, zn_zer
         uint16_t *hi = zn_zero_param_at(zero, piece, at), *lo = zn_zero_low_at(zero, piece, at);
         ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, piece->param_offset + at, m,
                     zero->fill_buffer));
+        zn_device_memory_open(zero->p.dev);
         for (int64_t i = 0; i < m; i++) {
             hi[i] = zn_f32_to_bf16(zero->fill_buffer[i]);
             lo[i] = zn_f32_low(zero->fill_buffer[i]);
         }
+        zn_device_memory_close(zero->p.dev);
+    }
+    return ZINC_OK;
+}
+
+/* Masters or a state of a walk's part, by way of the host's memory where they are out of reach. */
+static zinc_status restore_values(zn_zero *zero, const zn_zero_walk *walk, int what,
+                                  zn_zero_restore_fn read, void *ctx)
+{
+    const zn_zero_piece *piece = walk->piece;
+    float *to = zn_zero_state_at(zero, what, piece, walk->offset);
+    const int64_t at = piece->param_offset + walk->offset;
+    if (!out_of_reach(zero, &zero->regions[piece->region]))
+        return read(ctx, what, piece->param, at, walk->n, to);
+    for (int64_t done = 0; done < walk->n; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = walk->n - done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+        ZN_TRY(read(ctx, what, piece->param, at + done, m, zero->fill_buffer));
+        ZN_TRY(zn_device_copy_now(zero->p.dev, to + done, zero->fill_buffer,
+                                  (size_t)m * sizeof(float)));
     }
     return ZINC_OK;
 }
@@ -237,9 +277,8 @@ static zinc_status restore_master(zn_zero *zero, const zn_zero_walk *walk, zn_ze
     const zn_zero_region *region = &zero->regions[piece->region];
     if (region->split)
         return restore_split(zero, walk, read, ctx);
-    float *master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset);
-    ZN_TRY(read(ctx, ZN_ZERO_MASTERS, piece->param, piece->param_offset + walk->offset, walk->n,
-                master));
+    const float *master = zn_zero_state_at(zero, ZN_ZERO_MASTERS, piece, walk->offset);
+    ZN_TRY(restore_values(zero, walk, ZN_ZERO_MASTERS, read, ctx));
     if (region->master_is_param)
         return ZINC_OK;
     return zero->p.kernels->convert(zn_device_compute(zero->p.dev),
@@ -250,12 +289,10 @@ static zinc_status restore_master(zn_zero *zero, const zn_zero_walk *walk, zn_ze
 static zinc_status restore_part(zn_zero *zero, const zn_zero_walk *walk, zn_zero_restore_fn read,
                                 void *ctx)
 {
-    const zn_zero_piece *piece = walk->piece;
     const int n_states = zero->p.optim ? zero->p.optim->n_states : 0;
     ZN_TRY(restore_master(zero, walk, read, ctx));
     for (int k = 0; k < n_states; k++)
-        ZN_TRY(read(ctx, k, piece->param, piece->param_offset + walk->offset, walk->n,
-                    zn_zero_state_at(zero, k, piece, walk->offset)));
+        ZN_TRY(restore_values(zero, walk, k, read, ctx));
     return ZINC_OK;
 }
 

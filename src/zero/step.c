@@ -205,21 +205,24 @@ static zinc_status slice_partials(zn_zero *zero)
     return ZINC_OK;
 }
 
-static bool has_non_finite(const void *grad, zn_dtype dtype, int64_t n)
+/* Whether a gradient of the walk's part is not finite; read by way of the host's memory. */
+static zinc_status has_non_finite(zn_zero *zero, const zn_zero_walk *walk, bool *out)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float x;
-        uint16_t half;
-        if (dtype == ZN_DTYPE_F32) {
-            memcpy(&x, (const char *)grad + i * 4, sizeof x);
-        } else {
-            memcpy(&half, (const char *)grad + i * 2, sizeof half);
-            x = dtype == ZN_DTYPE_BF16 ? zn_bf16_to_f32(half) : zn_f16_to_f32(half);
-        }
-        if (!isfinite(x))
-            return true;
+    zn_stream *compute = zn_device_compute(zero->p.dev);
+    const zn_dtype dtype = zero->regions[walk->piece->region].grad.dtype;
+    const char *grad = zn_zero_grad_at(zero, walk->piece, walk->offset);
+    *out = false;
+    for (int64_t done = 0; done < walk->n && !*out; done += ZN_ZERO_IO_ELEMS) {
+        const int64_t left = walk->n - done;
+        const int64_t m = left < ZN_ZERO_IO_ELEMS ? left : ZN_ZERO_IO_ELEMS;
+        ZN_TRY(zero->p.kernels->convert(compute, zero->fill_buffer, ZN_DTYPE_F32,
+                                        grad + (size_t)done * zn_dtype_size(dtype), dtype, 1.0f,
+                                        m));
+        ZN_TRY(zn_stream_sync(compute, -1));
+        for (int64_t i = 0; i < m && !*out; i++)
+            *out = !isfinite(zero->fill_buffer[i]);
     }
-    return false;
+    return ZINC_OK;
 }
 
 /* Name the first parameter, in layout order, with a non-finite gradient. */
@@ -227,10 +230,12 @@ static zinc_status find_bad(zn_zero *zero, zn_zero_step_result *result)
 {
     int64_t first = INT64_MAX; /* index of my first bad piece */
     zn_zero_walk walk = {.read = ZN_ZERO_GRAD_RUNS};
-    while (first == INT64_MAX && zn_zero_walk_next(zero, &walk))
-        if (has_non_finite(zn_zero_grad_at(zero, walk.piece, walk.offset),
-                           zero->regions[walk.piece->region].grad.dtype, walk.n))
+    while (first == INT64_MAX && zn_zero_walk_next(zero, &walk)) {
+        bool bad = false;
+        ZN_TRY(has_non_finite(zero, &walk, &bad));
+        if (bad)
             first = walk.index;
+    }
     ZN_TRY(walk.status);
     ZN_TRY(zn_comm_exchange(zero->group, &first, sizeof first, zero->exchange, "overflow"));
     const int64_t *all = (const int64_t *)(const void *)zero->exchange;
