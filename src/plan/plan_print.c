@@ -170,12 +170,52 @@ static zinc_status append_over(const zn_plan *plan, zn_buf *out)
     return zn_buf_puts(out, "\n");
 }
 
+/* "key": value, or "block": {"key": value}, without the block zero_optimization. */
+static zinc_status append_line_to_paste(const zn_plan_fix *fix, const char *separator, zn_buf *out)
+{
+    const char *const zero = "zero_optimization.";
+    const char *name = fix->key + (strncmp(fix->key, zero, strlen(zero)) == 0 ? strlen(zero) : 0);
+    const char *dot = strchr(name, '.');
+    if (!dot)
+        return zn_buf_printf(out, "%s\"%s\": %s", separator, name, fix->value);
+    ZN_TRY(zn_buf_printf(out, "%s\"%.*s\": {\"%s\": %s", separator, (int)(dot - name), name,
+                         dot + 1, fix->value));
+    return zn_buf_puts(out,
+                       strcmp(fix->value, "\"nvme\"") == 0 ? ", \"nvme_path\": \"FOLDER\"}" : "}");
+}
+
+/* The fixes as text to paste: keys of ds_config.json, and arguments. */
+static zinc_status append_paste(const zn_plan_search *s, zn_buf *out)
+{
+    int n_top = 0, n_zero = 0;
+    for (int i = 0; i < s->n_fixes; i++) { /* those of the root come first */
+        const zn_plan_fix *fix = &s->fixes[i];
+        if (strncmp(fix->key, "--", 2) == 0 || strchr(fix->key, '.'))
+            continue;
+        ZN_TRY(append_line_to_paste(fix, n_top++ ? ", " : "to paste into ds_config.json: ", out));
+    }
+    for (int i = 0; i < s->n_fixes; i++) {
+        const zn_plan_fix *fix = &s->fixes[i];
+        if (strncmp(fix->key, "--", 2) == 0 || !strchr(fix->key, '.'))
+            continue;
+        if (n_zero == 0)
+            ZN_TRY(zn_buf_printf(out, "%s\"zero_optimization\": {",
+                                 n_top ? ", " : "to paste into ds_config.json: "));
+        ZN_TRY(append_line_to_paste(fix, n_zero++ ? ", " : "", out));
+    }
+    ZN_TRY(zn_buf_puts(out, n_zero ? "}\n" : n_top ? "\n" : ""));
+    for (int i = 0; i < s->n_fixes; i++)
+        if (strncmp(s->fixes[i].key, "--", 2) == 0)
+            ZN_TRY(zn_buf_printf(out, "to add to the command line: %s\n", s->fixes[i].key));
+    return ZINC_OK;
+}
+
 static zinc_status append_changes(const zn_plan_search *s, zn_buf *out)
 {
     for (int i = 0; i < s->n_fixes; i++)
         ZN_TRY(zn_buf_printf(out, "  %-50s %-12s %s\n", s->fixes[i].key, s->fixes[i].value,
                              s->fixes[i].what));
-    return ZINC_OK;
+    return append_paste(s, out);
 }
 
 /* "(a rank: device 12.0 GB, host 414.2 GB, disk 827.7 GB; about 5 s a step, bound by disk)" */

@@ -170,6 +170,7 @@ zinc_status zn_train_begin(zn_train_setup *setup)
     ZN_TRY(zn_train_resume_find(setup, true));
     if (setup->resume.nothing_left)
         return ZINC_OK;
+    ZN_TRY(zn_train_check_memory(setup));
     ZN_TRY(zn_train_claim_output(o));
     return zn_train_lock_output(setup);
 }

@@ -160,26 +160,80 @@ void zn_train_print_plan(const zn_train_setup *setup)
     zn_param_list_fini(&list);
 }
 
+/* The run as the planner sees it: this machine's memory is the host's, and without --device_memory
+ * a rank's device is its share of it. */
+static zn_plan_run plan_run(const zn_train_setup *setup, const zn_param_list *list)
+{
+    const zn_train_options *o = setup->o;
+    const int here = zn_train_ranks_per_node(o, setup->n_ranks);
+    const double memory = (double)zn_sys_memory_bytes();
+    return (zn_plan_run){
+        .spec = &setup->spec,
+        .list = list,
+        .config = *setup->values,
+        .optim = setup->optim,
+        .checkpointing = setup->checkpointing,
+        .shared = zn_train_engine_params(setup, NULL, NULL).share_parameters,
+        .block_size = setup->block_size,
+        .n_threads = setup->threads,
+        .hw = {.name = "",
+               .gpus = here,
+               .nodes = setup->n_ranks / here,
+               .device_bytes = o->device_limit > 0 ? (double)o->device_limit : memory / here,
+               .host_bytes = memory}};
+}
+
+/* Bytes that every run of this configuration takes on this machine, whatever its rows are like. */
+static double certain_bytes(const zn_plan *plan)
+{
+    const int64_t *device = plan->bytes[ZN_ZERO_ON_DEVICE];
+    return (double)(plan->total[ZN_ZERO_ON_DEVICE] + plan->total[ZN_ZERO_ON_HOST] -
+                    device[ZN_PLAN_ACTIVATIONS] - device[ZN_PLAN_BUFFERS] -
+                    plan->bytes[ZN_ZERO_ON_HOST][ZN_PLAN_ACTIVATIONS]);
+}
+
+static zinc_status check_memory(const zn_train_setup *setup, const zn_param_list *list)
+{
+    const zn_plan_run run = plan_run(setup, list);
+    const double there_is = run.hw.host_bytes;
+    zn_plan plan;
+    char need[32], device[32], host[32], have[32];
+    ZN_TRY(zn_plan_make(&run, &plan));
+    const double total =
+        (double)(plan.total[ZN_ZERO_ON_DEVICE] + plan.total[ZN_ZERO_ON_HOST]) * run.hw.gpus;
+    zn_train_format_bytes(device, sizeof device, (double)plan.total[ZN_ZERO_ON_DEVICE]);
+    zn_train_format_bytes(host, sizeof host, (double)plan.total[ZN_ZERO_ON_HOST]);
+    zn_train_format_bytes(need, sizeof need, total);
+    zn_train_format_bytes(have, sizeof have, there_is);
+    if (certain_bytes(&plan) * run.hw.gpus > there_is)
+        ZN_FAIL(ZINC_E_NOMEM,
+                "this run needs %s of this machine's memory (%d ranks, each with a device of %s "
+                "and %s on the host), and there are %s (the smaller of what is built in and the "
+                "cgroup's limit)",
+                need, run.hw.gpus, device, host, have);
+    if (total > there_is)
+        zn_log(ZN_LOG_WARN, "train",
+               "with rows of %" PRId64 " tokens this run needs %s of this machine's memory, and "
+               "there are %s: it ends out of memory unless rows are shorter",
+               setup->block_size, need, have);
+    return ZINC_OK;
+}
+
+zinc_status zn_train_check_memory(const zn_train_setup *setup)
+{
+    zn_param_list list = {0};
+    zinc_status status = zn_train_param_list(setup, &list);
+    if (status == ZINC_OK)
+        status = check_memory(setup, &list);
+    zn_param_list_fini(&list);
+    return status;
+}
+
 /* The change that makes it fit, from the planner. */
 static zinc_status append_advice(const zn_train_setup *setup, const zn_param_list *list,
                                  zn_buf *text)
 {
-    const zn_train_options *o = setup->o;
-    const double memory = (double)zn_sys_memory_bytes();
-    const double device = o->device_limit > 0 ? (double)o->device_limit : memory / setup->n_ranks;
-    const zn_plan_run run = {.spec = &setup->spec,
-                             .list = list,
-                             .config = *setup->values,
-                             .optim = setup->optim,
-                             .checkpointing = setup->checkpointing,
-                             .shared = zn_train_engine_params(setup, NULL, NULL).share_parameters,
-                             .block_size = setup->block_size,
-                             .n_threads = setup->threads,
-                             .hw = {.name = "",
-                                    .gpus = setup->n_ranks,
-                                    .nodes = 1,
-                                    .device_bytes = device,
-                                    .host_bytes = memory}};
+    const zn_plan_run run = plan_run(setup, list);
     zn_plan_search search;
     ZN_TRY(zn_plan_find(&run, &search));
     if (!search.before.fits)

@@ -94,6 +94,9 @@ ZINC_MUST_CHECK zinc_status zn_train_show_sample(const zn_train_setup *setup);
 void zn_train_print_memory(const zn_train_setup *setup, zn_engine *engine, zn_device *dev);
 /** What --dry_run prints: the resolved run and the formula of every stage. */
 void zn_train_print_plan(const zn_train_setup *setup);
+/** Refuse a run that this machine's memory (built in, or the cgroup's limit) cannot hold, and warn
+ *  of one that only short rows would let through. Not collective. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_train_check_memory(const zn_train_setup *setup);
 /** One row of --json, on stdout. */
 ZINC_MUST_CHECK zinc_status zn_train_print_row(const zn_metrics_row *row);
 /** Say on stderr what would fit instead. */

@@ -3,7 +3,8 @@
 """A plan beside the run it plans: against_training.py ZINC DATA_DIR CASE.
 
 States: `zinc plan` and the account of `zinc train` agree within 2% in every category of the start-up table and in the peak of
-the metrics, at every stage on one and two ranks. Offload: the same with the optimizer on the host. Advice: what a run out of memory
+the metrics, at every stage on one and two ranks. Offload: the same on device and host for the twelve combinations of stage and
+offload. Advice: what a run out of memory
 names makes it run. Program: documents, exit codes and files as a shell sees them, and the answer for 1,024 ranks comes in less
 than a second.
 """
@@ -32,10 +33,13 @@ def close(what, planned, held, tolerance=TOLERANCE):
 
 
 def held_at_start(stderr):
-    rows = re.findall(r"^  (parameters|gradients|masters|optimizer state|buffers) +([\d.]+) (B|KB|MB|GB) ", stderr, re.M)
+    """Bytes by category: what the start-up table says of the device and of the host."""
+    size = r"(?:([\d.]+) (B|KB|MB|GB)|-)"
+    rows = re.findall(rf"^  (parameters|gradients|masters|optimizer state|buffers) +{size} +{size} ", stderr, re.M)
     if len(rows) != 5:
         sys.exit(f"no start-up table in\n{stderr}")
-    return {name: float(n) * UNITS[unit] for name, n, unit in rows}
+    return ({name: float(n) * UNITS[unit] if n else 0 for name, n, unit, _, _ in rows},
+            {name: float(n) * UNITS[unit] if n else 0 for name, _, _, n, unit in rows})
 
 
 class Runs:
@@ -70,10 +74,11 @@ class Runs:
 
 
 def compare(name, plan, held, row):
-    device = plan["device"]
-    for category in ("parameters", "gradients", "masters", "optimizer state"):
-        close(f"{name}: {category}", device[category.replace(" ", "_")], held[category])
-    close(f"{name}: peak", device["total"], row["mem_device_peak"])
+    for place, bytes_of in zip(("device", "host"), held):
+        for category in ("parameters", "gradients", "masters", "optimizer state"):
+            close(f"{name}: {category} on the {place}", plan[place][category.replace(" ", "_")], bytes_of[category])
+    close(f"{name}: buffers on the host", plan["host"]["buffers"], held[1]["buffers"])
+    close(f"{name}: peak", plan["device"]["total"], row["mem_device_peak"])
 
 
 def states(runs):
@@ -99,13 +104,19 @@ def knobs(runs):
 
 def offload(runs):
     runs.use_model("llama", hidden_size=96, intermediate_size=250, num_hidden_layers=3)
-    for zero in ({"stage": 2, "offload_optimizer": {"device": "cpu"}},
-                 {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}):
+    variants = [(stage, "none", "none") for stage in range(4)]
+    variants += [(stage, where, "none") for stage in (1, 2, 3) for where in ("cpu", "nvme")]
+    variants += [(3, "cpu", "cpu"), (3, "nvme", "cpu")]
+    for stage, optimizer, params in variants:
+        zero = {"stage": stage}
+        for key, where in (("offload_optimizer", optimizer), ("offload_param", params)):
+            if where != "none":
+                zero[key] = {"device": where, "nvme_path": runs.tmp}
         config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_optimization": zero}
-        plan, _, row = runs.both(config, 2, ("--share_parameters", "false"))
-        close(f"{zero}: peak", plan["device"]["total"], row["mem_device_peak"])
-        if not 0 < plan["host"]["total"] < row["mem_host_peak"]:  # the metrics count the whole process
-            sys.exit(f"{zero}: host: planned {plan['host']['total']}, held {row['mem_host_peak']}")
+        plan, held, row = runs.both(config, 2, ("--share_parameters", "false"))
+        compare(str(zero), plan, held, row)
+        if (plan["disk"]["total"] > 0) != ("nvme" in (optimizer, params)):
+            sys.exit(f"{zero}: {plan['disk']}")
 
 
 def advice(runs):
@@ -118,21 +129,21 @@ def advice(runs):
             "--ranks", "2", "--block_size", "64", "--threads", "1", "--device_memory", "2500KB"]
     with open(path, "w", encoding="utf-8") as f:
         json.dump(config, f)
-    told = dict(re.findall(r"^  ([a-z_.-]+) +(\d+|true|\"cpu\") ", run(argv, 3).stderr.partition("What fits")[2], re.M))
-    if not told:
-        sys.exit("nothing was advised")
-    for key, value in told.items():
-        at = config
-        if key.startswith("--"):
-            argv.append(key)
-            continue
-        *blocks, last = key.split(".")
-        for block in blocks:
-            at = at.setdefault(block, {})
-        at[last] = json.loads(value)
+    told = run(argv, 3).stderr.partition("What fits")[2]
+    pasted = re.search(r"^to paste into ds_config.json: (.*)$", told, re.M)
+    added = re.findall(r"^to add to the command line: (.*)$", told, re.M)
+    if not pasted and not added:
+        sys.exit(f"nothing was advised: {told!r}")
+    for key, value in json.loads("{" + (pasted.group(1) if pasted else "") + "}").items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
     with open(path, "w", encoding="utf-8") as f:
         json.dump(config, f)
-    run(argv)
+    run(argv + added)
+    runs.use_model("llama", hidden_size=65536, intermediate_size=262144, num_hidden_layers=128, num_attention_heads=64,
+                   num_key_value_heads=64)  # some ten TB
+    told = run(argv + ["--device_memory", "1000TB"], 3).stderr
+    if "of this machine's memory" not in told or os.listdir(os.path.join(runs.tmp, "small")) == []:
+        sys.exit(f"a run that no machine holds: {told}")
 
 
 def program(runs):
