@@ -165,12 +165,19 @@ typedef struct zn_config_values {
         int64_t dp_replicate_size, dp_shard_size;
     } accelerate;
 
-    bool checkpoint_units; /* fsdp.activation_checkpointing: as --gradient_checkpointing */
+    bool checkpoint_units;         /* fsdp.activation_checkpointing: as --gradient_checkpointing */
+    bool checkpoint_units_on_host; /* and _offload: as cpu_checkpointing */
     struct {
         bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
         int64_t number_checkpoints;
     } activation_checkpointing;
 } zn_config_values;
+
+/** Where activation checkpointing is on: whether blocks' inputs wait on the host. */
+static inline bool zn_config_checkpoints_on_host(const zn_config_values *values)
+{
+    return values->activation_checkpointing.cpu_checkpointing || values->checkpoint_units_on_host;
+}
 
 typedef struct zn_config zn_config;
 

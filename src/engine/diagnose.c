@@ -32,6 +32,22 @@ static bool all_fit(const float *values, int64_t n, zn_dtype dtype)
     return true;
 }
 
+#define PART 4096 /* floats that are looked at at once */
+
+/* The same of values on the device. */
+static zinc_status all_fit_there(zn_device *dev, const float *values, int64_t n, zn_dtype dtype,
+                                 bool *out)
+{
+    float part[PART];
+    *out = true;
+    for (int64_t at = 0; at < n && *out; at += PART) {
+        const int64_t m = n - at < PART ? n - at : PART;
+        ZN_TRY(zn_device_copy_now(dev, part, values + at, (size_t)m * sizeof *part));
+        *out = all_fit(part, m, dtype);
+    }
+    return ZINC_OK;
+}
+
 /* ---- weights ---- */
 
 typedef struct weight_check {
@@ -128,7 +144,10 @@ static zinc_status probe_grads_ready(void *ctx, int unit)
         const zn_param_spec *spec = &p->d->list->specs[i];
         if (spec->unit != unit || !p->grads[i])
             continue;
-        if (p->bad < 0 && !all_fit(p->grads[i], spec->n_elems, p->d->wire_dtype))
+        bool fit = true;
+        if (p->bad < 0)
+            ZN_TRY(all_fit_there(p->d->dev, p->grads[i], spec->n_elems, p->d->wire_dtype, &fit));
+        if (!fit)
             p->bad = i;
         zn_device_free(p->d->dev, p->grads[i]);
         p->grads[i] = NULL;
@@ -159,13 +178,15 @@ static zinc_status find_in_micro_batch(probe *p, int64_t m, double *loss, zn_bad
     int64_t found[2];
     int rank = 0;
     mb.dropout_seed = d->dropout_seed;
-    *loss = 0;
+    double value = 0;
+    int unit = -1;
     p->bad = -1;
+    ZN_TRY(zn_kernels_get(d->dev)->zero(zn_device_compute(d->dev), loss, sizeof *loss));
     ZN_TRY(zn_model_train(d->model, &mb, &hooks, (float)(d->weights[m] * d->loss_scale), loss));
-    ZN_TRY(zn_stream_sync(zn_device_compute(d->dev), -1));
-    const int unit = zn_model_first_bad_unit(d->model, &mb);
+    ZN_TRY(zn_device_copy_now(d->dev, &value, loss, sizeof value));
+    ZN_TRY(zn_model_first_bad_unit(d->model, &mb, &unit));
     const zn_bad_kind kind = unit >= 0          ? ZN_BAD_ACTIVATION
-                             : !isfinite(*loss) ? ZN_BAD_LOSS
+                             : !isfinite(value) ? ZN_BAD_LOSS
                              : p->bad >= 0      ? ZN_BAD_GRADIENT
                                                 : ZN_BAD_NONE;
     const int64_t mine[2] = {kind == ZN_BAD_NONE ? INT64_MAX : (int64_t)kind,

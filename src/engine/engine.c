@@ -134,6 +134,8 @@ zinc_status zn_engine_create(const zn_engine_params *params, zn_engine **out)
         engine->groups[g] = params->hyper;
     engine->groups[GROUP_NO_DECAY].weight_decay = 0;
     const zn_model_options options = {.activation_checkpointing = params->activation_checkpointing,
+                                      .checkpoints_on_host =
+                                          zn_config_checkpoints_on_host(params->config),
                                       .dropout_scale = params->dropout_scale};
     ZN_TRY_GOTO(zn_model_param_list(params->spec, &engine->list));
     ZN_TRY_GOTO(zn_freeze_parameters(&engine->list, params->freeze, params->n_freeze));
@@ -233,9 +235,16 @@ static uint64_t dropout_seed(const zn_engine *engine, int64_t step)
 /* The loss scalar is read once its kernels have run. */
 static zinc_status add_loss(zn_engine *engine, double *loss_sum)
 {
-    ZN_TRY(zn_stream_sync(zn_device_compute(engine->p.dev), -1));
-    *loss_sum += *engine->loss_sum;
+    double loss = 0;
+    ZN_TRY(zn_device_copy_now(engine->p.dev, &loss, engine->loss_sum, sizeof loss));
+    *loss_sum += loss;
     return ZINC_OK;
+}
+
+static zinc_status zero_loss(zn_engine *engine)
+{
+    return zn_kernels_get(engine->p.dev)
+        ->zero(zn_device_compute(engine->p.dev), engine->loss_sum, sizeof *engine->loss_sum);
 }
 
 zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, double grad_weight,
@@ -243,7 +252,7 @@ zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, doub
 {
     zn_model_batch mb = zn_model_batch_of(batch);
     mb.dropout_seed = dropout_seed(engine, engine->n_applied + engine->n_skipped);
-    *engine->loss_sum = 0;
+    ZN_TRY(zero_loss(engine));
     ZN_TRY(zn_zero_begin(engine->zero, boundary));
     ZN_TRY(zn_model_train(engine->model, &mb, zn_zero_hooks(engine->zero),
                           (float)(grad_weight * engine->scaler.scale), engine->loss_sum));
@@ -254,7 +263,7 @@ zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, doub
 zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *batch, double *loss_sum)
 {
     const zn_model_batch mb = zn_model_batch_of(batch);
-    *engine->loss_sum = 0;
+    ZN_TRY(zero_loss(engine));
     ZN_TRY(zn_model_eval(engine->model, &mb, zn_zero_hooks(engine->zero), engine->loss_sum, NULL));
     return add_loss(engine, loss_sum);
 }

@@ -61,13 +61,13 @@ static void place_activations(carve *c, const zn_model_spec *m, const zn_shape *
 {
     const int64_t N = shape->B * shape->T, HD = m->H * m->D, QKV = HD + 2 * m->K * m->D;
     const bool train = shape->mode != ZN_MODE_EVAL;
-    float *x = NULL;
+    float *x[2] = {NULL, NULL}; /* the last two */
     zn_layer_acts layer;
     for (int64_t i = 0; i <= m->L; i++) {
-        if (i == 0 || train)
-            x = take(c, N * m->C);
+        if (train ? i < 2 || shape->mode != ZN_MODE_TRAIN_HOST : i == 0)
+            x[i % 2] = take(c, N * m->C);
         if (acts->x)
-            acts->x[i] = x;
+            acts->x[i] = x[train ? i % 2 : 0];
     }
     for (int64_t i = 0; i < m->L; i++) {
         if (i == 0 || shape->mode == ZN_MODE_TRAIN)
@@ -138,13 +138,27 @@ void zn_acts_place(const zn_model_spec *spec, const zn_shape *shape, char *acts_
     *buffers_bytes = b.used;
 }
 
+zn_mode zn_train_mode(const zn_model_options *opts)
+{
+    return !opts->activation_checkpointing ? ZN_MODE_TRAIN
+           : opts->checkpoints_on_host     ? ZN_MODE_TRAIN_HOST
+                                           : ZN_MODE_TRAIN_CKPT;
+}
+
+int64_t zn_model_checkpoint_bytes(const zn_model_spec *spec, const zn_model_options *opts,
+                                  int64_t B, int64_t T)
+{
+    const bool away = zn_train_mode(opts) == ZN_MODE_TRAIN_HOST;
+    return away ? (spec->L - 1) * B * T * spec->C * (int64_t)sizeof(float) : 0;
+}
+
 void zn_model_memory(const zn_model_spec *spec, const zn_model_options *opts, int64_t B, int64_t T,
                      zn_dtype param_dtype, int n_threads, zn_model_memory_bytes *out)
 {
     const zn_shape shape = {
         .B = B,
         .T = T,
-        .mode = opts->activation_checkpointing ? ZN_MODE_TRAIN_CKPT : ZN_MODE_TRAIN,
+        .mode = zn_train_mode(opts),
         .param_dtype = param_dtype,
         .bf16_gemm = param_dtype == ZN_DTYPE_BF16 && zn_kernels_bf16_pays(zn_kernels_get(NULL)),
         .n_threads = n_threads,
@@ -155,6 +169,7 @@ void zn_model_memory(const zn_model_spec *spec, const zn_model_options *opts, in
     const int64_t tables = spec->rope != ZN_ROPE_NONE ? T * spec->rotary * (int64_t)sizeof(float)
                                                       : T * (int64_t)sizeof(int32_t);
     out->activations = (int64_t)activations;
+    out->host_activations = zn_model_checkpoint_bytes(spec, opts, B, T);
     out->buffers =
         (int64_t)buffers + (spec->rope != ZN_ROPE_NONE || spec->learned_positions ? tables : 0);
 }

@@ -38,6 +38,7 @@ zinc_status zn_model_create(const zn_model_spec *spec, const zn_model_options *o
     m->spec = *spec;
     m->spec.layer_windowed = NULL;
     m->opts = *opts;
+    m->opts.checkpoints_on_host &= opts->activation_checkpointing;
     m->dev = dev;
     m->kernels = kernels;
     ZN_TRY_GOTO(zn_alloc(&m->spec.layer_windowed, L, "layer windows"));
@@ -58,6 +59,10 @@ void zn_model_destroy(zn_model *m)
 {
     if (!m)
         return;
+    for (int i = 0; i < 2; i++) /* after an error copies may still be under way */
+        zn_ignore(zn_event_wait(m->saved[i], -1));
+    zn_ignore(zn_event_wait(m->fetched, -1));
+    zn_device_free(m->dev, m->host_x);
     zn_device_free(m->dev, m->acts_slab);
     zn_device_free(m->dev, m->buffers_slab);
     zn_device_free(m->dev, m->rope_cos);
@@ -185,6 +190,8 @@ static zinc_status prepare(const zn_run *run, zn_mode mode)
     zn_acts_place(&m->spec, &shape, NULL, NULL, &counted, &activations, &buffers);
     ZN_TRY(grow(m, ZN_MEM_ACTIVATIONS, activations, "activations", &m->acts_slab, &m->acts_bytes));
     ZN_TRY(grow(m, ZN_MEM_BUFFERS, buffers, "model buffers", &m->buffers_slab, &m->buffers_bytes));
+    if (mode == ZN_MODE_TRAIN_HOST)
+        ZN_TRY(zn_checkpoints_reserve(m, run->N));
     ZN_TRY(grow_tables(m, run->past + batch->T));
     zn_acts_place(&m->spec, &shape, m->acts_slab, m->buffers_slab, &m->acts, &activations,
                   &buffers);
@@ -257,6 +264,7 @@ static zinc_status layers(const zn_run *run, zn_pass pass)
 {
     for (int64_t i = 0; i < run->spec->L; i++) {
         const int unit = (int)(1 + i);
+        ZN_TRY(zn_checkpoint_save(run, i));
         ZN_TRY(use(run, unit, pass));
         ZN_TRY(zn_block_forward(run, i, false));
         ZN_TRY(done(run, unit, pass));
@@ -277,6 +285,9 @@ static zinc_status layers_backward(const zn_run *run)
     for (int64_t i = L - 1; i >= 0 && backward_reaches(run, (int)(1 + i)); i--) {
         const int unit = (int)(1 + i);
         ZN_TRY(use(run, unit, ZN_PASS_BACKWARD));
+        ZN_TRY(zn_checkpoint_wait(run, i));
+        if (backward_reaches(run, (int)i))
+            ZN_TRY(zn_checkpoint_fetch(run, i - 1));
         if (run->m->opts.activation_checkpointing && i < L - 1)
             ZN_TRY(zn_block_forward(run, i, true));
         ZN_TRY(zn_block_backward(run, i));
@@ -303,7 +314,7 @@ zinc_status zn_model_train(zn_model *model, const zn_model_batch *batch,
                            const zn_param_hooks *hooks, float grad_scale, double *loss_sum)
 {
     zn_run run = start(model, batch, hooks);
-    const zn_mode mode = model->opts.activation_checkpointing ? ZN_MODE_TRAIN_CKPT : ZN_MODE_TRAIN;
+    const zn_mode mode = zn_train_mode(&model->opts);
     if (!batch->targets)
         ZN_FAIL(ZINC_E_INVALID, "a training batch needs targets");
     run.grad_scale = grad_scale;
@@ -319,14 +330,37 @@ zinc_status zn_model_train(zn_model *model, const zn_model_batch *batch,
     return backward_reaches(&run, 0) ? embed_backward(&run) : ZINC_OK;
 }
 
-int zn_model_first_bad_unit(const zn_model *model, const zn_model_batch *batch)
+#define PART 4096 /* floats that are looked at at once */
+
+static zinc_status all_finite(zn_device *dev, const float *x, int64_t n, bool *out)
 {
-    const int64_t n = batch->B * batch->T * model->spec.C;
-    for (int64_t i = 0; i <= model->spec.L; i++)
-        for (int64_t j = 0; j < n; j++)
-            if (!isfinite(model->acts.x[i][j]))
-                return (int)i; /* x[i] is what unit i made: the embedding, then the layers */
-    return -1;
+    float part[PART];
+    *out = true;
+    for (int64_t at = 0; at < n && *out; at += PART) {
+        const int64_t m = n - at < PART ? n - at : PART;
+        ZN_TRY(zn_device_copy_now(dev, part, x + at, (size_t)m * sizeof *part));
+        for (int64_t i = 0; i < m; i++)
+            *out = *out && isfinite(part[i]);
+    }
+    return ZINC_OK;
+}
+
+/* x[i] is what unit i made: the embedding, then the layers. Backward has used up the last two
+ * buffers of those that wait on the host; their copies are whole. */
+zinc_status zn_model_first_bad_unit(const zn_model *model, const zn_model_batch *batch, int *out)
+{
+    const int64_t L = model->spec.L, n = batch->B * batch->T * model->spec.C;
+    const bool away = zn_train_mode(&model->opts) == ZN_MODE_TRAIN_HOST;
+    *out = -1;
+    for (int64_t i = 0; i <= L && *out < 0; i++) {
+        const float *x = away && i < L - 1 ? model->host_x + i * n : model->acts.x[i];
+        bool finite = true;
+        if (!away || i < L - 1)
+            ZN_TRY(all_finite(model->dev, x, n, &finite));
+        if (!finite)
+            *out = (int)i;
+    }
+    return ZINC_OK;
 }
 
 zinc_status zn_model_eval(zn_model *model, const zn_model_batch *batch, const zn_param_hooks *hooks,

@@ -12,7 +12,7 @@
  * The model computes in fp32 whatever the parameters' type: 16-bit weights are widened into one
  * reused buffer as they are used. Nothing of size T x T or N x V exists: attention works in blocks,
  * the head in tiles of rows. With activation checkpointing a block keeps only its input and is
- * computed again in backward.
+ * computed again in backward; those inputs may live on the host (checkpoints.c).
  * Memory comes from the device account, grows only when a larger batch arrives, and is reused.
  * Reading order: model.h, spec.c, arch/llama.c, params.c, decoder.c, attn_block.c, mlp_block.c,
  * head.c, linear.c, acts.c, decode.c. Layer: model (may use
@@ -104,6 +104,9 @@ typedef struct zn_model zn_model;
 typedef struct zn_model_options {
     bool activation_checkpointing;
     float dropout_scale; /* 1: as the spec says; 0: off */
+    /* The inputs of blocks that checkpointing keeps go to the host and come back before their
+     * backward. */
+    bool checkpoints_on_host;
 } zn_model_options;
 
 /** Build the decoder for one rank. spec is copied; dev and kernels are borrowed. */
@@ -135,7 +138,8 @@ ZINC_MUST_CHECK zinc_status zn_model_train(zn_model *model, const zn_model_batch
 
 /** After zn_model_train of `batch`: the first unit whose output holds a number that is not finite,
  * or -1. Reads what forward kept. */
-int zn_model_first_bad_unit(const zn_model *model, const zn_model_batch *batch);
+ZINC_MUST_CHECK zinc_status zn_model_first_bad_unit(const zn_model *model,
+                                                    const zn_model_batch *batch, int *out);
 
 /** Forward only: adds the sum of the token losses to *loss_sum; logits [B,T,V] are written where
  *  not NULL (host pointer on the CPU device). */
@@ -163,13 +167,18 @@ ZINC_MUST_CHECK zinc_status zn_model_decode(zn_decode *decode, const int32_t *id
 /* Device bytes that training a micro-batch takes beside parameters and gradients. */
 typedef struct zn_model_memory_bytes {
     int64_t activations; /* ZN_MEM_ACTIVATIONS: kept for backward, and one block's working set */
-    int64_t buffers;     /* ZN_MEM_BUFFERS: logits tile, one widened matrix, scratch, angles */
+    int64_t host_activations; /* the same category on the host: checkpoints there */
+    int64_t buffers;          /* ZN_MEM_BUFFERS: logits tile, one widened matrix, scratch, angles */
 } zn_model_memory_bytes;
 
 /** What zn_model_train will allocate for [B,T], from the code that allocates it. */
 void zn_model_memory(const zn_model_spec *spec, const zn_model_options *opts, int64_t B, int64_t T,
                      zn_dtype param_dtype, int n_threads, zn_model_memory_bytes *out);
-/** The activations alone. */
+/** Bytes that a pass over [B,T] copies to the host, and as many back; 0 without
+ *  checkpoints_on_host. */
+int64_t zn_model_checkpoint_bytes(const zn_model_spec *spec, const zn_model_options *opts,
+                                  int64_t B, int64_t T);
+/** The activations alone, on the device. */
 int64_t zn_model_activation_bytes(const zn_model_spec *spec, const zn_model_options *opts,
                                   int64_t B, int64_t T);
 

@@ -128,6 +128,7 @@ typedef enum zn_mode {
     ZN_MODE_EVAL,       /* nothing is kept */
     ZN_MODE_TRAIN,      /* every layer keeps what its backward reads */
     ZN_MODE_TRAIN_CKPT, /* every layer keeps its input; one layer's set is shared */
+    ZN_MODE_TRAIN_HOST, /* the same, and the inputs wait on the host: two are on the device */
 } zn_mode;
 
 /* What one layer keeps for backward. Norm outputs and the activated MLP are not kept: they are
@@ -151,7 +152,7 @@ typedef struct zn_layer_acts {
 /* One slab of ZN_MEM_ACTIVATIONS and one of ZN_MEM_BUFFERS hold everything below. */
 typedef struct zn_acts {
     float **x;            /* [L+1] of [N,C]: input of layer i; the last is the final norm's input.
-                             One buffer for all in evaluation */
+                             One buffer for all in evaluation, two by turns under ZN_MODE_TRAIN_HOST */
     zn_layer_acts *layer; /* [L]; all the same under checkpointing and evaluation */
     float *n;             /* [N,C] norm output, block output, and their gradients */
     float *work;          /* [N, max(F, HD + QKV)] activated MLP | gradients of att and qkv */
@@ -182,6 +183,9 @@ typedef struct zn_shape {
 void zn_acts_place(const zn_model_spec *spec, const zn_shape *shape, char *acts_base,
                    char *buffers_base, zn_acts *acts, size_t *acts_bytes, size_t *buffers_bytes);
 
+/** How a model with these options trains. */
+zn_mode zn_train_mode(const zn_model_options *opts);
+
 struct zn_model {
     zn_model_spec spec;
     zn_model_options opts;
@@ -191,6 +195,10 @@ struct zn_model {
     int ids[ZN_N_SLOTS]; /* of the embedding and the head */
     zn_acts acts;
     char *acts_slab, *buffers_slab;
+    float *host_x; /* checkpoints_on_host: [L-1] of [N,C], inputs of all blocks but the last */
+    size_t host_x_bytes;
+    zn_event fetched;  /* the copy of a block's input back to the device */
+    zn_event saved[2]; /* the copy to the host out of each of the two */
     size_t acts_bytes, buffers_bytes;
     float *rope_cos, *rope_sin; /* [tables_T, rotary/2] */
     int32_t *positions;         /* [tables_T] 0, 1, … ; learned positions */
@@ -281,6 +289,16 @@ float zn_dropout_p(const zn_run *run, float p);
 /** out = dropout(x) of [N,C]; out may be x. Backward is the same call on the gradient. */
 zinc_status zn_drop(const zn_run *run, float *out, const float *x, float p, int64_t layer,
                     uint64_t site);
+
+/* checkpoints.c: where blocks' inputs wait on the host; all do nothing without
+ * checkpoints_on_host. */
+zinc_status zn_checkpoints_reserve(zn_model *m, int64_t N);
+/** x[i] is complete: begin its copy to the host, and have x[i+1]'s buffer free. */
+zinc_status zn_checkpoint_save(const zn_run *run, int64_t i);
+/** Begin to bring back x[i]; the buffer it goes to is not needed any more. */
+zinc_status zn_checkpoint_fetch(const zn_run *run, int64_t i);
+/** Wait until x[i] is back. */
+zinc_status zn_checkpoint_wait(const zn_run *run, int64_t i);
 
 /** x[i] -> x[i+1]. With `again` (recomputation) x[i+1] is left alone. */
 zinc_status zn_block_forward(const zn_run *run, int64_t i, bool again);

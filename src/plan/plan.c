@@ -48,11 +48,25 @@ void zn_plan_zero_params(const zn_plan_run *run, zn_zero_params *out)
     out->host_bytes = (int64_t)run->hw.host_bytes / run->hw.gpus;
 }
 
+static zn_model_options model_options(const zn_plan_run *run)
+{
+    return (zn_model_options){.activation_checkpointing = run->checkpointing,
+                              .dropout_scale = 1,
+                              .checkpoints_on_host = zn_config_checkpoints_on_host(&run->config)};
+}
+
+int64_t zn_plan_checkpoint_bytes(const zn_plan_run *run)
+{
+    const zn_model_options options = model_options(run);
+    return run->config.gradient_accumulation_steps *
+           zn_model_checkpoint_bytes(run->spec, &options,
+                                     run->config.train_micro_batch_size_per_gpu, run->block_size);
+}
+
 static void fill_rows(const zn_plan_run *run, const zn_zero_params *zero, zn_plan *plan)
 {
     const zn_zero_plan *z = &plan->zero;
-    const zn_model_options options = {.activation_checkpointing = run->checkpointing,
-                                      .dropout_scale = 1};
+    const zn_model_options options = model_options(run);
     zn_model_memory_bytes model;
     zn_model_memory(run->spec, &options, run->config.train_micro_batch_size_per_gpu,
                     run->block_size, zero->param_dtype, run->n_threads, &model);
@@ -64,6 +78,7 @@ static void fill_rows(const zn_plan_run *run, const zn_zero_params *zero, zn_pla
     }
     plan->bytes[ZN_ZERO_ON_DEVICE][ZN_PLAN_UNIT_GRADIENTS] = z->unit_gradients;
     plan->bytes[ZN_ZERO_ON_DEVICE][ZN_PLAN_ACTIVATIONS] = model.activations;
+    plan->bytes[ZN_ZERO_ON_HOST][ZN_PLAN_ACTIVATIONS] = model.host_activations;
     plan->bytes[ZN_ZERO_ON_DEVICE][ZN_PLAN_BUCKETS] = z->buckets;
     plan->bytes[ZN_ZERO_ON_DEVICE][ZN_PLAN_LIVE_UNITS] = z->live_units;
     plan->bytes[ZN_ZERO_ON_DEVICE][ZN_PLAN_BUFFERS] = model.buffers;

@@ -117,6 +117,8 @@ typedef struct zn_plan {
 
 /** Work out one configuration. Errors: E_INVALID for settings that exclude each other, E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_plan_make(const zn_plan_run *run, zn_plan *out);
+/** Bytes of blocks' inputs that a step copies to the host, and as many back. */
+int64_t zn_plan_checkpoint_bytes(const zn_plan_run *run);
 /** plan_time.c: fill the seconds of a plan whose bytes are known. */
 void zn_plan_time(const zn_plan_run *run, zn_plan *plan);
 /** The engine's parameters of a variant, as zn_engine_create would make them. */

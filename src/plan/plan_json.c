@@ -12,7 +12,8 @@ static zinc_status append_tier(const zn_plan *plan, int tier, zn_buf *out)
 {
     ZN_TRY(zn_buf_printf(out, ",\"%s\":{", zn_plan_tier_name(tier)));
     for (int row = 0; row < ZN_PLAN_N_ROWS; row++)
-        if (tier == ZN_ZERO_ON_DEVICE || row <= ZN_PLAN_OPTIMIZER_STATE || row == ZN_PLAN_BUFFERS)
+        if (tier == ZN_ZERO_ON_DEVICE || row <= ZN_PLAN_OPTIMIZER_STATE || row == ZN_PLAN_BUFFERS ||
+            (tier == ZN_ZERO_ON_HOST && row == ZN_PLAN_ACTIVATIONS))
             ZN_TRY(zn_buf_printf(out, "\"%s\":%" PRId64 ",", zn_plan_row_name((zn_plan_row)row),
                                  plan->bytes[tier][row]));
     ZN_TRY(zn_buf_printf(out, "\"total\":%" PRId64 ",\"limit\":", plan->total[tier]));

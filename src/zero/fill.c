@@ -35,7 +35,9 @@ static zinc_status fill_masters(zn_zero *zero)
         if (region->master_is_param)
             continue;
         if (region->split) { /* a rounded value has no low half */
-            memset(zn_zero_low_at(zero, walk.piece, walk.offset), 0, (size_t)walk.n * 2);
+            ZN_TRY(zero->p.kernels->zero(zn_device_compute(zero->p.dev),
+                                         zn_zero_low_at(zero, walk.piece, walk.offset),
+                                         walk.n * 2));
             continue;
         }
         ZN_TRY(zero->p.kernels->convert(

@@ -192,7 +192,8 @@ typedef struct fixture {
 
 static inline void fixture_model(fixture *f, bool checkpointing, float dropout_scale)
 {
-    const zn_model_options opts = {checkpointing, dropout_scale};
+    const zn_model_options opts = {.activation_checkpointing = checkpointing,
+                                   .dropout_scale = dropout_scale};
     zn_model_destroy(f->model);
     f->model = NULL;
     assert_ok(zn_model_create(&f->spec, &opts, f->dev, zn_kernels_get(f->dev), &f->model));

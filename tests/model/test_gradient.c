@@ -226,7 +226,7 @@ static void a_device_that_is_too_small_is_an_error_and_not_a_crash(void **state)
     zn_model *model;
     double loss = 0;
     const zn_device_params params = {.n_threads = 1, .device_limit_bytes = 4096};
-    const zn_model_options opts = {false, 0};
+    const zn_model_options opts = {.dropout_scale = 0};
     open_text(&f, configs[0]);
     assert_ok(zn_device_open("cpu", &params, &small));
     assert_ok(zn_model_create(&f.spec, &opts, small, zn_kernels_get(small), &model));

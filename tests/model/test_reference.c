@@ -276,7 +276,7 @@ static void the_memory_that_is_told_is_the_memory_that_is_taken(void **state)
         fake_reset(&f.fake);
         assert_ok(zn_model_train(f.model, &f.batch, &f.fake.hooks, 1, &loss));
         zn_device_usage(f.dev, ZN_PLACE_DEVICE, &usage);
-        const zn_model_options opts = {on, 1};
+        const zn_model_options opts = {.activation_checkpointing = on, .dropout_scale = 1};
         zn_model_memory(&f.spec, &opts, f.batch.B, f.batch.T, ZN_DTYPE_F32, 1, &bytes);
         assert_int_equal(usage.now[ZN_MEM_ACTIVATIONS], bytes.activations);
         assert_int_equal(usage.now[ZN_MEM_BUFFERS], bytes.buffers);
