@@ -244,16 +244,25 @@ static zinc_status read_run(plan_job *job)
 
 /* ---- what is asked ---- */
 
+/* The user's file, changed; without one, a new file. */
+static zinc_status append_suggestion(const plan_job *job, const zn_plan_search *search, zn_buf *out)
+{
+    const char *nvme = zn_args_get(job->args, "nvme_path");
+    const char *path = nvme ? nvme : "/local_nvme";
+    return zn_args_get(job->args, "deepspeed")
+               ? zn_plan_append_changed(search, job->config, path, out)
+               : zn_plan_append_config(&search->run, path, out);
+}
+
 static zinc_status write_suggestion(const plan_job *job, const zn_plan_search *search)
 {
     const char *path = zn_args_get(job->args, "suggest");
-    const char *nvme = zn_args_get(job->args, "nvme_path");
     zn_buf text = {0};
     if (!path)
         return ZINC_OK;
     if (!search->found)
         ZN_FAIL(ZINC_E_CONFIG, "--suggest %s: no configuration fits, so none was written", path);
-    zinc_status status = zn_plan_append_config(&search->run, nvme ? nvme : "/local_nvme", &text);
+    zinc_status status = append_suggestion(job, search, &text);
     if (status == ZINC_OK)
         status = zn_fs_write_atomic(path, text.data, text.n);
     zn_buf_fini(&text);
@@ -265,7 +274,6 @@ static zinc_status write_suggestion(const plan_job *job, const zn_plan_search *s
 static zinc_status plan_run(plan_job *job, zn_buf *out)
 {
     const bool json = zn_args_flag(job->args, "json", false);
-    const char *nvme = zn_args_get(job->args, "nvme_path");
     zn_plan_search search;
     ZN_TRY(read_run(job));
     if (zn_args_flag(job->args, "all", false))
@@ -278,7 +286,7 @@ static zinc_status plan_run(plan_job *job, zn_buf *out)
     if (search.before.fits)
         return ZINC_OK;
     ZN_TRY(zn_buf_puts(out, "As a ds_config.json:\n"));
-    return zn_plan_append_config(&search.run, nvme ? nvme : "/local_nvme", out);
+    return append_suggestion(job, &search, out);
 }
 
 static zinc_status plan_deepspeed(const zn_args *args, zn_buf *out)

@@ -247,27 +247,6 @@ static zinc_status zero_loss(zn_engine *engine)
         ->zero(zn_device_compute(engine->p.dev), engine->loss_sum, sizeof *engine->loss_sum);
 }
 
-zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, double grad_weight,
-                                  bool boundary, double *loss_sum)
-{
-    zn_model_batch mb = zn_model_batch_of(batch);
-    mb.dropout_seed = dropout_seed(engine, engine->n_applied + engine->n_skipped);
-    ZN_TRY(zero_loss(engine));
-    ZN_TRY(zn_zero_begin(engine->zero, boundary));
-    ZN_TRY(zn_model_train(engine->model, &mb, zn_zero_hooks(engine->zero),
-                          (float)(grad_weight * engine->scaler.scale), engine->loss_sum));
-    ZN_TRY(zn_zero_backward_end(engine->zero));
-    return add_loss(engine, loss_sum);
-}
-
-zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *batch, double *loss_sum)
-{
-    const zn_model_batch mb = zn_model_batch_of(batch);
-    ZN_TRY(zero_loss(engine));
-    ZN_TRY(zn_model_eval(engine->model, &mb, zn_zero_hooks(engine->zero), engine->loss_sum, NULL));
-    return add_loss(engine, loss_sum);
-}
-
 /* Rates and momenta of the step that would be applied next. */
 static void set_hyper(zn_engine *engine)
 {
@@ -283,16 +262,46 @@ static void set_hyper(zn_engine *engine)
     }
 }
 
+static zn_zero_step_args next_step(zn_engine *engine)
+{
+    set_hyper(engine);
+    return (zn_zero_step_args){.groups = engine->groups,
+                               .t = engine->n_applied + 1,
+                               .loss_scale = engine->scaler.scale,
+                               .clip = engine->p.config->gradient_clipping,
+                               .unchecked = engine->p.config->bf16.enabled &&
+                                            !engine->p.config->bf16.check_grad_overflow};
+}
+
+zinc_status zn_engine_micro_batch(zn_engine *engine, const zn_batch *batch, double grad_weight,
+                                  bool boundary, double *loss_sum)
+{
+    zn_model_batch mb = zn_model_batch_of(batch);
+    mb.dropout_seed = dropout_seed(engine, engine->n_applied + engine->n_skipped);
+    ZN_TRY(zero_loss(engine));
+    ZN_TRY(zn_zero_begin(engine->zero, boundary));
+    if (boundary) {
+        const zn_zero_step_args args = next_step(engine);
+        ZN_TRY(zn_zero_announce_step(engine->zero, &args));
+    }
+    ZN_TRY(zn_model_train(engine->model, &mb, zn_zero_hooks(engine->zero),
+                          (float)(grad_weight * engine->scaler.scale), engine->loss_sum));
+    ZN_TRY(zn_zero_backward_end(engine->zero));
+    return add_loss(engine, loss_sum);
+}
+
+zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *batch, double *loss_sum)
+{
+    const zn_model_batch mb = zn_model_batch_of(batch);
+    ZN_TRY(zero_loss(engine));
+    ZN_TRY(zn_model_eval(engine->model, &mb, zn_zero_hooks(engine->zero), engine->loss_sum, NULL));
+    return add_loss(engine, loss_sum);
+}
+
 zinc_status zn_engine_step(zn_engine *engine, zn_engine_step_result *out)
 {
     zn_zero_step_result step;
-    set_hyper(engine);
-    const zn_zero_step_args args = {.groups = engine->groups,
-                                    .t = engine->n_applied + 1,
-                                    .loss_scale = engine->scaler.scale,
-                                    .clip = engine->p.config->gradient_clipping,
-                                    .unchecked = engine->p.config->bf16.enabled &&
-                                                 !engine->p.config->bf16.check_grad_overflow};
+    const zn_zero_step_args args = next_step(engine);
     ZN_TRY(zn_zero_step(engine->zero, &args, &step));
     if (step.overflow)
         engine->n_skipped++;

@@ -176,6 +176,12 @@ ZINC_MUST_CHECK zinc_status zn_plan_append_all(const zn_plan_run *run, bool json
 ZINC_MUST_CHECK zinc_status zn_plan_append_config(const zn_plan_run *run, const char *nvme_path,
                                                   zn_buf *out);
 
+/** The file that `config` was read from with the settings of search->run: every other key stays,
+ *  comments do not. Errors: E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_plan_append_changed(const zn_plan_search *search,
+                                                   const zn_config *config, const char *nvme_path,
+                                                   zn_buf *out);
+
 /* ---- shared with the training report ---- */
 
 /** "512 B", "1.5 MB": powers of 1000. */

@@ -170,6 +170,7 @@ static zinc_status reduce_region(zn_zero *zero, zn_zero_region *region)
         const int64_t left = region->n_chunks - chunk;
         ZN_TRY(reduce_chunks(zero, region, chunk, left < step ? left : step));
     }
+    ZN_TRY(zn_zero_update_early(zero, region));
     return return_buffer(zero, region);
 }
 
@@ -216,4 +217,5 @@ void zn_zero_forget_grads(zn_zero *zero)
     for (int r = 0; r < zero->n_regions; r++)
         zero->regions[r].unit_grad_touched = false;
     zero->micro_batches = 0;
+    zn_zero_early_end(zero);
 }

@@ -175,6 +175,8 @@ zinc_status zn_zero_offload_alloc(zn_zero *zero)
 void zn_zero_offload_free(zn_zero *zero)
 {
     zn_device *dev = zero->p.dev;
+    zn_stream_destroy(zero->updates); /* waits for what was submitted */
+    zero->updates = NULL;
     if (zero->offloaded_elems > 0 || zero->n_param_buffers > 0) {
         /* copies may still be under way after an error elsewhere */
         zn_stream *const links[] = {zn_device_link(dev, true), zn_device_link(dev, false)};
@@ -402,13 +404,14 @@ zinc_status zn_zero_out_get(zn_zero *zero, const zn_zero_walk *walk, void **out)
     return ZINC_OK;
 }
 
-zinc_status zn_zero_out_send(zn_zero *zero, const zn_zero_walk *walk, void *out)
+zinc_status zn_zero_out_send(zn_zero *zero, const zn_zero_walk *walk, void *out,
+                             zn_zero_stats *stats)
 {
     const zn_zero_region *region = &zero->regions[walk->piece->region];
     const size_t n_bytes = (size_t)walk->n * zn_dtype_size(zero->p.param_dtype);
     if (!out || !region->offloaded || zn_zero_param_is_off(region))
         return ZINC_OK;
-    zero->stats.to_device_bytes += (int64_t)n_bytes;
+    stats->to_device_bytes += (int64_t)n_bytes;
     return zn_device_copy(zn_device_link(zero->p.dev, true),
                           zn_zero_piece_at(&region->param, walk->piece, walk->offset), out, n_bytes,
                           &zero->out_event[zero->out_next]);

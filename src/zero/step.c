@@ -85,6 +85,7 @@ void zn_zero_destroy(zn_zero *zero)
     zn_free(zero->sums);
     zn_free(zero->all_sums);
     zn_free(zero->totals);
+    zn_free(zero->early_groups);
     zn_free(zero);
 }
 
@@ -304,30 +305,38 @@ static zinc_status param_sums(zn_zero *zero, const zn_optim_step *step)
     return ZINC_OK;
 }
 
-static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
+zinc_status zn_zero_update(zn_zero *zero, const zn_optim_step *step, zn_zero_walk *walk,
+                           zn_zero_stats *stats)
 {
     const int n_sums = zero->p.optim->n_sums;
-    zn_zero_walk walk = {.read = ZN_ZERO_STATE_RUNS | ZN_ZERO_GRAD_RUNS,
-                         .write = ZN_ZERO_STATE_RUNS | ZN_ZERO_PARAM_RUNS,
-                         .most = zero->p.sub_group};
     int64_t room = 0; /* elements left in the sub-group */
-    if (n_sums > 0)
-        ZN_TRY(param_sums(zero, step));
-    while (zn_zero_walk_next(zero, &walk)) {
+    walk->most = zero->p.sub_group;
+    while (zn_zero_walk_next(zero, walk)) {
         void *out = NULL;
+        if (!walk->only && zero->regions[walk->piece->region].updated)
+            continue;
         if (room == 0) {
             room = zero->p.sub_group;
-            zero->stats.n_optimizer_calls++;
+            stats->n_optimizer_calls++;
         }
-        ZN_TRY(zn_zero_out_get(zero, &walk, &out));
-        const zn_optim_segment s = segment_of(zero, &walk, out);
+        ZN_TRY(zn_zero_out_get(zero, walk, &out));
+        const zn_optim_segment s = segment_of(zero, walk, out);
         ZN_TRY(zero->p.optim->update(
-            step, &s, n_sums > 0 ? zero->totals + walk.piece->param * n_sums : NULL));
-        ZN_TRY(zn_zero_out_send(zero, &walk, out));
-        room -= walk.n;
-        walk.most = room > 0 ? room : zero->p.sub_group;
+            step, &s, n_sums > 0 ? zero->totals + walk->piece->param * n_sums : NULL));
+        ZN_TRY(zn_zero_out_send(zero, walk, out, stats));
+        room -= walk->n;
+        walk->most = room > 0 ? room : zero->p.sub_group;
     }
-    ZN_TRY(walk.status);
+    return walk->status;
+}
+
+static zinc_status update_all(zn_zero *zero, const zn_optim_step *step)
+{
+    zn_zero_walk walk = {.read = ZN_ZERO_STATE_RUNS | ZN_ZERO_GRAD_RUNS,
+                         .write = ZN_ZERO_STATE_RUNS | ZN_ZERO_PARAM_RUNS};
+    if (zero->p.optim->n_sums > 0)
+        ZN_TRY(param_sums(zero, step));
+    ZN_TRY(zn_zero_update(zero, step, &walk, &zero->stats));
     return zn_zero_out_wait(zero);
 }
 
@@ -342,6 +351,7 @@ static zinc_status apply(zn_zero *zero, const zn_zero_step_args *args,
                          const zn_zero_step_result *result)
 {
     zn_stream *compute = zn_device_compute(zero->p.dev);
+    ZN_TRY(zn_zero_early_wait(zero));
     ZN_TRY(zero->p.kernels->fill(compute, zero->grad_scale,
                                  (float)(result->clip_coef / args->loss_scale), 1));
     const zn_optim_step step = {.stream = compute,
@@ -357,6 +367,8 @@ zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args, zn_zero_s
 {
     if (zero->training || zero->micro_batches == 0)
         ZN_FAIL(ZINC_E_INVALID, "a step needs a finished micro-batch before it");
+    if (zero->early && !zn_zero_can_update_early(zero, args))
+        ZN_FAIL(ZINC_E_INVALID, "this step is not the one that was announced before backward");
     ZN_TRY(zn_zero_reduce_wait(zero));
     ZN_TRY(slice_partials(zero));
     double total = 0;
@@ -378,6 +390,8 @@ zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args, zn_zero_s
 
 zinc_status zn_zero_skip(zn_zero *zero)
 {
+    if (zero->early && zero->micro_batches > 0)
+        ZN_FAIL(ZINC_E_INVALID, "a step that was announced before backward cannot be skipped");
     ZN_TRY(zn_zero_reduce_wait(zero));
     zn_zero_forget_grads(zero);
     return ZINC_OK;

@@ -152,6 +152,8 @@ static zinc_status enter_part(zn_zero *zero, zn_zero_walk *walk)
 static bool is_wanted(const zn_zero *zero, const zn_zero_walk *walk, const zn_zero_piece *piece)
 {
     const zn_zero_region *region = &zero->regions[piece->region];
+    if (walk->only && walk->only != region)
+        return false;
     if (!walk->frozen)
         return zn_zero_updates_here(zero, piece);
     return region->param_on_disk && !region->trainable && piece->rank == zero->rank;

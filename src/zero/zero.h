@@ -27,8 +27,9 @@
  * the same calls in the same order. Losses, norms and weights are bit-identical across stages,
  * buckets, overlap, prefetch, sharing and backends (for accumulation > 1: 0 = 1 and 2 = 3).
  * Reading order: zero.h, zero_internal.h, units.c, groups.c, layout.c, store.c, fill.c, schedule.c,
- * gather.c, grads.c, step.c; off the device: tiers.c, offload.c, windows.c. Source: Rajbhandari et
- * al., "ZeRO", 2020. Layer: zero (may use base, device, comm, tensor, kernels, optim). */
+ * gather.c, grads.c, step.c; off the device: tiers.c, offload.c, windows.c, early.c. Source:
+ * Rajbhandari et al., "ZeRO", 2020. Layer: zero (may use base, device, comm, tensor, kernels,
+ * optim). */
 #ifndef ZN_ZERO_ZERO_H
 #define ZN_ZERO_ZERO_H
 
@@ -159,6 +160,12 @@ typedef struct zn_zero_step_args {
     bool unchecked; /* apply gradients that are not finite too (they never scale the others) */
 } zn_zero_step_args;
 
+/** Say before a boundary's micro-batch what its step will be. Where nothing more has to be known
+ *  (early.c), updates on the host begin while backward runs, and zn_zero_step must follow with the
+ *  same args. args->groups are copied. Otherwise nothing happens. Not collective. Errors: E_NOMEM.
+ */
+ZINC_MUST_CHECK zinc_status zn_zero_announce_step(zn_zero *zero, const zn_zero_step_args *args);
+
 typedef struct zn_zero_step_result {
     double grad_norm; /* global L2 norm before clipping, unscaled; inf or nan if not finite */
     double clip_coef; /* what gradients were multiplied by (1: not clipped) */
@@ -195,9 +202,10 @@ typedef struct zn_zero_stats {
     int64_t persistent_elems; /* kept full under stage 3 */
     int64_t largest_unit;     /* most elements gathered for one unit */
     int64_t n_gathers, n_prefetches, n_reduces, n_optimizer_calls;
-    int64_t live_peak;     /* gathered elements at once, persistent ones not counted */
-    int64_t prefetch_peak; /* elements gathered ahead and not yet used, at once */
-    int64_t trace_resets;  /* times the order of use changed */
+    int64_t n_early_updates; /* of the optimizer calls: submitted before backward was over */
+    int64_t live_peak;       /* gathered elements at once, persistent ones not counted */
+    int64_t prefetch_peak;   /* elements gathered ahead and not yet used, at once */
+    int64_t trace_resets;    /* times the order of use changed */
     int64_t to_device_bytes, to_host_bytes; /* over the link */
     int64_t disk_read_bytes, disk_written_bytes;
     double gather_wait_s;  /* seconds that this rank stood waiting for parameters */

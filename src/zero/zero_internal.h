@@ -57,6 +57,7 @@ typedef struct zn_zero_region {
     zn_event gather_event;  /* of the last one submitted */
     float *unit_grad;       /* full fp32 gradient of this micro-batch, or of the window so far */
     bool unit_grad_touched; /* the model asked for it in this window */
+    bool updated;           /* its update has been submitted before the step */
 } zn_zero_region;
 
 /* Where a parameter lies. */
@@ -206,6 +207,13 @@ struct zn_zero {
     void *param_buffers[ZN_ZERO_MAX_PARAM_BUFFERS]; /* host: parameters from the disk */
     zn_event param_buffer_event[ZN_ZERO_MAX_PARAM_BUFFERS];
     int param_buffer_next;
+
+    /* early.c */
+    bool early;         /* the step of this window has been announced, and may begin */
+    zn_stream *updates; /* NULL until the first one */
+    int64_t early_t;
+    zn_optim_hyper *early_groups; /* as many as group_of_param speaks of */
+    zn_zero_stats early_stats;    /* written on that stream */
 
     /* windows.c */
     zn_disk *disks[ZN_ZERO_N_FILES];
@@ -376,9 +384,10 @@ void *zn_zero_param_at(const zn_zero *zero, const zn_zero_piece *piece, int64_t 
  *   while (zn_zero_walk_next(zero, &walk)) { … walk.piece, walk.offset, walk.n … }
  *   then check walk.status. One at a time; one that does not write may be left before its end. */
 typedef struct zn_zero_walk {
-    unsigned read, write; /* which runs on disk are read before and written after */
-    bool frozen;          /* over this rank's frozen parameters on disk instead */
-    int64_t most;         /* cut also after so many elements; 0: no */
+    unsigned read, write;       /* which runs on disk are read before and written after */
+    bool frozen;                /* over this rank's frozen parameters on disk instead */
+    const zn_zero_region *only; /* over this region alone; NULL: all */
+    int64_t most;               /* cut also after so many elements; 0: no */
     const zn_zero_piece *piece;
     int64_t offset, n;
     int64_t index; /* of piece; internal */
@@ -390,8 +399,22 @@ bool zn_zero_walk_next(zn_zero *zero, zn_zero_walk *walk);
 /** Where an update writes the training-type parameters of a walk's part, or NULL where the masters
  *  are the parameters; and then (after all parts that share it) their way to the device. */
 ZINC_MUST_CHECK zinc_status zn_zero_out_get(zn_zero *zero, const zn_zero_walk *walk, void **out);
-ZINC_MUST_CHECK zinc_status zn_zero_out_send(zn_zero *zero, const zn_zero_walk *walk, void *out);
+ZINC_MUST_CHECK zinc_status zn_zero_out_send(zn_zero *zero, const zn_zero_walk *walk, void *out,
+                                             zn_zero_stats *stats);
 ZINC_MUST_CHECK zinc_status zn_zero_out_wait(zn_zero *zero);
+
+/* step.c */
+/** Update what the walk comes to and has not been updated yet, by sub-groups; *stats get the calls
+ *  and what goes to the device. */
+ZINC_MUST_CHECK zinc_status zn_zero_update(zn_zero *zero, const zn_optim_step *step,
+                                           zn_zero_walk *walk, zn_zero_stats *stats);
+/* early.c */
+bool zn_zero_can_update_early(const zn_zero *zero, const zn_zero_step_args *args);
+/** The region's gradients are on their way to the host: update it behind them, if that may be. */
+ZINC_MUST_CHECK zinc_status zn_zero_update_early(zn_zero *zero, zn_zero_region *region);
+ZINC_MUST_CHECK zinc_status zn_zero_early_wait(zn_zero *zero);
+/** The window is over, with a step or without. */
+void zn_zero_early_end(zn_zero *zero);
 
 /* fill.c */
 /** Make updated slices visible to all ranks: gathers full copies, or a barrier where shared. */

@@ -163,6 +163,25 @@ def program(runs):
                             "--json"] + (["--gradient_checkpointing"] if plan["fixed"]["settings"]["gradient_checkpointing"] else [])).stdout)
     if not check["ok"] or not fixed["fits"] or fixed["device"] != plan["fixed"]["device"]:
         sys.exit(f"the suggested file is not what was planned: {fixed['device']} {plan['fixed']['device']}")
+    own = os.path.join(runs.tmp, "own.json")
+    with open(own, "w", encoding="utf-8") as f:
+        f.write('{"train_batch_size": 64, // mine\n "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.9, 0.95]}},\n'
+                '"bf16": {"enabled": true}, "zero_optimization": {"stage": 1, "sub_group_size": 12345}, "wall_clock_breakdown": true}')
+    argv = [zinc, "plan", "--model", "llama-7b", "--preset", "rtx3090", "--gpus", "4", "--host_memory", "256GB", "--json", "--deepspeed"]
+    plan = json.loads(run([*argv, own, "--suggest", out]).stdout)
+    kept = json.load(open(out, encoding="utf-8"))
+    if kept["optimizer"] != {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.9, 0.95]}} or not kept["wall_clock_breakdown"] \
+            or kept["train_batch_size"] != 64 or kept["zero_optimization"]["sub_group_size"] != 12345:
+        sys.exit(f"--suggest lost keys: {kept}")
+    more = ["--gradient_checkpointing"] if plan["fixed"]["settings"]["gradient_checkpointing"] else []
+    if json.loads(run([*argv, out, *more]).stdout)["device"] != plan["fixed"]["device"]:
+        sys.exit(f"the changed file is not what was planned: {kept}")
+    big = json.loads(run([zinc, "plan", "--model", "llama-70b", "--preset", "rtx3090", "--gpus", "1", "--host_memory", "256GB",
+                          "--json"]).stdout)
+    told = run([zinc, "plan", "--model", "llama-70b", "--preset", "rtx3090", "--gpus", "1", "--host_memory", "256GB"]).stdout
+    if big["cpu_offload"]["fits"] or big["cpu_offload"]["host"]["over"] <= 0 or "CPU offload does not fit" not in told \
+            or '"nvme"' not in told:
+        sys.exit(f"70B on one card of 24 GB: {told}")
     rows = json.loads(run([zinc, "plan", "--params", "7B", "--gpus", "4", "--accounting", "classic", "--all", "--json"]).stdout)["rows"]
     if [r["device_total"] for r in rows if r["offload"] == "none"] != [84e9, 42e9, 31.5e9, 21e9]:
         sys.exit(f"the tutorials' 84, 42, 31.5 and 21 GB: {rows}")

@@ -490,6 +490,38 @@ static void a_non_finite_gradient_on_disk_is_named(void **state)
     toy_free(&job);
 }
 
+/* What is announced and needs no norm is updated while backward runs: each of the five units in a
+ * call of its own, and the same bits. */
+static void updates_on_the_host_begin_in_backward_where_nothing_must_be_known(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        toy_job job = toy_job_new(1 + i % 3, 1 + i % 3);
+        job.p.param_dtype = job.p.wire_dtype = ZN_DTYPE_BF16;
+        job.p.optimizer_tier = ZN_ZERO_ON_HOST;
+        job.p.param_tier = i == 5 ? ZN_ZERO_ON_HOST : ZN_ZERO_ON_DEVICE;
+        job.p.share_parameters = i == 4;
+        job.accumulation = 1 + i / 3;
+        job.link_bytes_per_s = i == 2 ? 20e6 : 0;
+        job.clip = 0;
+        job.unchecked = true;
+        toy_job early = job, clipped = job;
+        early.announced = clipped.announced = true;
+        clipped.clip = 1e9;
+        toy_run(&job);
+        toy_run(&early);
+        toy_run(&clipped);
+        assert_same_bits(&job, &early);
+        assert_same_bits(&job, &clipped);
+        assert_int_equal(early.stats.n_early_updates, 5);
+        assert_int_equal(early.stats.to_device_bytes, job.stats.to_device_bytes);
+        assert_int_equal(job.stats.n_early_updates + clipped.stats.n_early_updates, 0);
+        toy_free(&job);
+        toy_free(&early);
+        toy_free(&clipped);
+    }
+}
+
 static void with_everything_offloaded_the_device_keeps_only_what_it_works_on(void **state)
 {
     (void)state;
@@ -548,6 +580,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(windows_on_disk_move_12_bytes_a_parameter_each_way),
     cmocka_unit_test(parameters_and_gradients_on_disk_keep_the_host_to_its_windows),
     cmocka_unit_test(a_non_finite_gradient_on_disk_is_named),
+    cmocka_unit_test(updates_on_the_host_begin_in_backward_where_nothing_must_be_known),
     cmocka_unit_test(with_everything_offloaded_the_device_keeps_only_what_it_works_on),
     cmocka_unit_test(restored_state_is_exact_anywhere_and_goes_on_bit_for_bit),
     cmocka_unit_test(stages_give_the_same_bits_at_every_world_size_and_precision),

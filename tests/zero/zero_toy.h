@@ -29,6 +29,7 @@ typedef struct toy_job {
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
     bool eval_between, untied, unchecked;
+    bool announced;          /* zn_zero_announce_step before each boundary */
     bool embed_unread;       /* its last backward does not use the unit */
     double link_bytes_per_s; /* 0: copies are as fast as memory */
     bool may_fail;           /* `error` gets what rank 0 ended with */
@@ -264,20 +265,22 @@ static inline zinc_status toy_step(toy_rank *r, zn_zero *zero, zn_comm *comm,
     hyper.lr = 0.01;
     hyper.weight_decay = 0.1;
     hyper.momentum = 0.9;
+    const zn_zero_step_args args = {.groups = &hyper,
+                                    .t = step + 1,
+                                    .loss_scale = job->loss_scale,
+                                    .clip = job->clip,
+                                    .unchecked = job->unchecked};
     for (int m = 0; m < job->accumulation; m++) {
         const uint64_t key = zn_hash_fold((uint64_t)(step * 100 + m), (uint64_t)r->rank);
         ZN_TRY(zn_zero_begin(zero, m == job->accumulation - 1));
+        if (job->announced && m == job->accumulation - 1)
+            ZN_TRY(zn_zero_announce_step(zero, &args));
         ZN_TRY(toy_micro_batch(job, h, list, key, (float)job->loss_scale));
         ZN_TRY(zn_zero_backward_end(zero));
         for (int u = 0; job->eval_between && u < 3; u++)
             ZN_TRY(toy_unit(h, list, 2 - u, ZN_PASS_EVAL, 0, 0));
     }
     zn_zero_step_result result;
-    const zn_zero_step_args args = {.groups = &hyper,
-                                    .t = step + 1,
-                                    .loss_scale = job->loss_scale,
-                                    .clip = job->clip,
-                                    .unchecked = job->unchecked};
     ZN_TRY(zn_zero_step(zero, &args, &result));
     if (r->rank == 0) {
         job->norms[step] = result.grad_norm;
