@@ -39,7 +39,9 @@ def main():
         argv = [zinc, "train", "--model", os.path.join(data, "model", "llama3"), "--train_file", rows, "--validation_file", rows,
                 "--deepspeed", config, "--output_dir", os.path.join(tmp, "out"), "--ranks", "2", "--threads", "1", "--max_steps", "300",
                 "--save_steps", "30", "--save_total_limit", "2", "--eval_steps", "50", "--json"]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        # one arena: which of several glibc gives a saving thread, and when it is first touched, is chance
+        env = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as run:
             for line in run.stdout:
                 step = json.loads(line).get("step")
                 if step and (110 <= step < 160 or step >= 250) and step % 5 == 0:
