@@ -369,7 +369,8 @@ const zn_key zn_keys[] = {
     A("zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, "false", "Zinc has no Muon",
       .doc = "keep Muon's momentum in memory"),
     H("zero_optimization.offload_param", BLOCK, NULL, .flags = ZN_KEY_NULL,
-      .doc = "where shards of parameters lie, stage 3"),
+      .doc = "where shards of parameters lie, stage 3; not none: a unit is dropped after each use, "
+             "and one is fetched ahead"),
     H("zero_optimization.offload_param.device", CHOICE, "none", .words = "none cpu nvme",
       .flags = ZN_KEY_AUTO, TO(CHOICE, zero.offload_param), .doc = "none: with the computation"),
     H("zero_optimization.offload_param.nvme_path", TEXT, "null", .flags = ZN_KEY_AUTO | ZN_KEY_NULL,

@@ -209,7 +209,7 @@ static zinc_status prefetch(zn_zero *zero)
 {
     if (!zero->training || !zero->trace_known || zero->trace_broken || !zero->p.overlap_comm)
         return ZINC_OK;
-    for (int64_t i = zero->cursor; i < zero->n_trace; i++) {
+    for (int64_t i = zero->cursor; i < zn_zero_prefetch_end(zero); i++) {
         const zn_zero_unit *u = &zero->units[zero->trace[i]];
         for (int k = 0; k < u->n_regions; k++) {
             zn_zero_region *region = &zero->regions[u->regions[k]];

@@ -86,3 +86,11 @@ int64_t zn_zero_next_use(const zn_zero *zero, int unit)
     }
     return INT64_MAX;
 }
+
+/* Parameters that lie off the device pass through two buffers: the unit in use and the next. */
+int64_t zn_zero_prefetch_end(const zn_zero *zero)
+{
+    if (zero->p.param_tier == ZN_ZERO_ON_DEVICE || zero->cursor == zero->n_trace)
+        return zero->n_trace;
+    return zero->cursor + 1;
+}

@@ -36,6 +36,7 @@ static void resolve(zn_zero *zero)
 {
     if (zero->p.param_tier != ZN_ZERO_ON_DEVICE) {
         zero->p.share_parameters = false; /* each rank streams its own */
+        zero->p.max_reuse_distance = 0;   /* one working set, whatever the depth */
         if (zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE)
             zero->p.optimizer_tier = ZN_ZERO_ON_HOST; /* updates run where the shards are */
     }

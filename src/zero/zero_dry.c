@@ -131,7 +131,7 @@ static zinc_status prefetch(zn_zero_dry *run)
 {
     zn_zero *zero = run->zero;
     bool more = zero->trace_known && zero->p.overlap_comm;
-    for (int64_t i = zero->cursor; more && i < zero->n_trace; i++) {
+    for (int64_t i = zero->cursor; more && i < zn_zero_prefetch_end(zero); i++) {
         const zn_zero_unit *u = &zero->units[zero->trace[i]];
         for (int k = 0; more && k < u->n_regions; k++)
             ZN_TRY(prefetch_region(run, u->regions[k], &more));

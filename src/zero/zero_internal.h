@@ -343,6 +343,8 @@ ZINC_MUST_CHECK zinc_status zn_zero_trace_end(zn_zero *zero);
 /** Elements used between now and the unit's next use in this micro-batch; INT64_MAX: not used
  *  again, or unknown. */
 int64_t zn_zero_next_use(const zn_zero *zero, int unit);
+/** Index into the trace, past the last use that may be gathered ahead now. */
+int64_t zn_zero_prefetch_end(const zn_zero *zero);
 int64_t zn_zero_unit_elems(const zn_zero *zero, int unit);
 /* offload.c */
 /** Lay offloaded regions out on the host and make the buffers of their transfers. */

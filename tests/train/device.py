@@ -122,8 +122,8 @@ def activations(runs, dtype):
 
 def depth(runs, dtype):
     """4 and 32 layers of the same width: the peak on the device differs by less than the inputs of 28 blocks."""
-    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}, "stage3_prefetch_bucket_size": 1,
-            "stage3_max_live_parameters": 1, "stage3_max_reuse_distance": 0, "stage3_param_persistence_threshold": 0}
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"},
+            "stage3_param_persistence_threshold": 0}
     peaks = []
     for layers in (4, 32):
         model = runs.model("llama3", num_hidden_layers=layers)

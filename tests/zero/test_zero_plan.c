@@ -58,7 +58,7 @@ static void plans_equal_the_account_at_every_stage_world_size_and_precision(void
         job.untied = true;
         job.p.param_dtype = job.p.wire_dtype = dtypes[i / 16 % 2];
         job.accumulation = i < 32 ? 1 : 3;
-        job.embed_unread = true;
+        job.decoder_order = true;
         toy_run(&job);
         assert_planned(&job);
         toy_free(&job);
@@ -76,7 +76,7 @@ static void plans_equal_the_account_whatever_the_knobs(void **state)
         job.p.reduce_bucket = i / 6 % 2 ? 700 : 500000000;
         job.p.prefetch_bucket = 2500;
         job.p.persistence_threshold = 10;
-        job.embed_unread = true;
+        job.decoder_order = true;
         toy_run(&job);
         assert_planned(&job);
         toy_free(&job);
@@ -89,7 +89,7 @@ static void groups_second_copies_and_joined_units_are_planned_as_they_run(void *
     for (int i = 0; i < 48; i++) {
         toy_job job = toy_job_new(4, 1 + i % 3);
         job.untied = true;
-        job.embed_unread = true;
+        job.decoder_order = true;
         job.accumulation = i / 3 % 2 ? 3 : 1;
         job.p.param_dtype = job.p.wire_dtype = i / 6 % 2 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32;
         job.p.prefetch_bucket = 2500;
@@ -114,7 +114,7 @@ static void a_small_live_budget_and_no_reuse_are_followed(void **state)
     toy_job job = toy_job_new(2, 3);
     job.untied = true;
     job.p.max_live = 5000;
-    job.embed_unread = true;
+    job.decoder_order = true;
     toy_run(&job);
     const zn_zero_plan plan = plan_of(&job);
     assert_int_equal(plan.live_peak, job.stats.live_peak);
@@ -127,7 +127,7 @@ static void shared_parameters_cost_their_slices(void **state)
     toy_job job = toy_job_new(4, 2);
     job.untied = true;
     job.p.share_parameters = true;
-    job.embed_unread = true;
+    job.decoder_order = true;
     toy_run(&job);
     assert_planned(&job);
     toy_free(&job);
@@ -170,7 +170,7 @@ static void offloaded_states_are_where_the_plan_says(void **state)
         job.p.persistence_threshold = i % 5 ? 0 : 10;
         job.p.offload_ratio = i % 7 ? 1 : 0.4;
         job.p.disk_path = "/tmp";
-        job.embed_unread = true;
+        job.decoder_order = true;
         toy_run(&job);
         assert_planned(&job);
         assert_planned_off_the_device(&job);

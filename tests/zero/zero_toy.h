@@ -29,8 +29,8 @@ typedef struct toy_job {
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
     bool eval_between, untied, unchecked;
-    bool announced;          /* zn_zero_announce_step before each boundary */
-    bool embed_unread;       /* its last backward does not use the unit */
+    bool announced;     /* zn_zero_announce_step before each boundary */
+    bool decoder_order; /* the head is used once; the last backward does not use the embedding */
     double link_bytes_per_s; /* 0: copies are as fast as memory */
     bool may_fail;           /* `error` gets what rank 0 ended with */
     int last_rank_shard;     /* p.shard_ranks of the last rank; 0: as the others */
@@ -149,14 +149,14 @@ static inline zinc_status toy_unread(const zn_param_hooks *h, const zn_param_lis
 static inline zinc_status toy_micro_batch(const toy_job *job, const zn_param_hooks *h,
                                           const zn_param_list *list, uint64_t key, float scale)
 {
-    for (int u = 0; u < 5; u++)
+    for (int u = 0; u < (job->decoder_order ? 4 : 5); u++)
         ZN_TRY(toy_unit(h, list, u, ZN_PASS_FORWARD, 0, 0));
     if (!job->untied) {
         ZN_TRY(toy_unit(h, list, 0, ZN_PASS_FORWARD, 0, 0));
         ZN_TRY(toy_unit(h, list, 0, ZN_PASS_BACKWARD, zn_hash_fold(key, 77), scale));
     }
     for (int u = 4; u >= 0; u--) {
-        if (u == 0 && job->embed_unread)
+        if (u == 0 && job->decoder_order)
             ZN_TRY(toy_unread(h, list, key, scale));
         else
             ZN_TRY(toy_unit(h, list, u, ZN_PASS_BACKWARD, key, scale));
