@@ -113,6 +113,19 @@ def _optimizer_block(optimizer):
                               "AdamW, Adam, SGD, Adagrad or Lion, or the configuration's \"optimizer\"")
 
 
+def check_processes(config, world_size):
+    """accelerate fills batch sizes in for the processes it counted, one if it saw no device."""
+    parts = [config.get(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu",
+                                         "gradient_accumulation_steps")]
+    if world_size == 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") != "true" or \
+            not all(isinstance(part, int) for part in parts):
+        return
+    if parts[0] == parts[1] * parts[2]:
+        raise ValueError(f"accelerate counted one process where {world_size} run: train_batch_size "
+                         f"{parts[0]} is that of one. On a machine without a GPU call "
+                         "PartialState(cpu=True) before Accelerator() (docs/huggingface.md)")
+
+
 def for_library(config, optimizer, most_live):
     """What libzinc is given. optimizer: the script's torch optimizer, or None. most_live: gathered
     elements that are enough, whatever more the configuration allows."""

@@ -132,6 +132,7 @@ class DeepSpeedEngine(torch.nn.Module):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(_groups_of(model_parameters, self.module))
         self._units, names = make_units(self.module)
+        _config.check_processes(self.config, self.world_size)
         settings = _config.for_library(self.config, optimizer, self._most_live())
         hidden = getattr(getattr(self.module, "config", None), "hidden_size", 0)
         resolved = zinc.Config(settings, self.world_size, "the DeepSpeed configuration",

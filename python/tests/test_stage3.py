@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage 3 under autograd: what is freed, frozen parameters, recomputed blocks; and what refuses."""
+import os
 import tempfile
 import unittest
 
@@ -409,6 +410,19 @@ class Refusals(unittest.TestCase):
         engine = self.engine(0)
         with self.assertRaisesRegex(RuntimeError, "engine.backward"):
             loss_of(engine, 0, 0, 0).backward()
+
+    def test_batch_sizes_that_accelerate_filled_in_for_one_process_are_named(self):
+        from unittest import mock
+        from deepspeed._config import check_processes
+        config = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4,
+                  "gradient_accumulation_steps": 2}
+        with mock.patch.dict(os.environ, {"ACCELERATE_USE_DEEPSPEED": "true"}):
+            check_processes(config, 1)
+            check_processes({**config, "train_batch_size": 16}, 2)
+            check_processes({**config, "train_micro_batch_size_per_gpu": "auto"}, 2)
+            with self.assertRaisesRegex(ValueError, r"one process where 2 run.*PartialState"):
+                check_processes(config, 2)
+        check_processes(config, 2)  # not accelerate's doing: libzinc's own message
 
     def test_configurations_as_files_with_comments_and_as_base64(self):
         import base64
