@@ -154,6 +154,9 @@ int zn_stream_n_threads(const zn_stream *stream);
 ZINC_MUST_CHECK zinc_status zn_stream_submit(zn_stream *stream, zn_work_fn fn, const void *arg,
                                              size_t arg_bytes, zn_event *event);
 
+/** *event is the point after everything submitted so far. Errors: the stream's first error. */
+ZINC_MUST_CHECK zinc_status zn_stream_point(zn_stream *stream, zn_event *event);
+
 /** Wait until the event has happened; returns the stream's first error if it is poisoned.
  *  timeout_ms < 0 waits without a deadline. Errors: E_TIMEOUT names the stream. */
 ZINC_MUST_CHECK zinc_status zn_event_wait(zn_event event, int64_t timeout_ms);

@@ -292,12 +292,6 @@ static zinc_status check_runs(const zn_disk_file *file, const zn_disk_run *runs,
     return ZINC_OK;
 }
 
-static zinc_status nothing(void *arg)
-{
-    (void)arg;
-    return ZINC_OK;
-}
-
 zinc_status zn_disk_submit(zn_disk *disk, bool write, const zn_disk_run *runs, int n_runs,
                            zn_event after, zn_event *event)
 {
@@ -316,5 +310,5 @@ zinc_status zn_disk_submit(zn_disk *disk, bool write, const zn_disk_run *runs, i
     *event = parts[0];
     for (int64_t i = 1; i < n_workers; i++)
         ZN_TRY(zn_stream_wait_event(l->streams[0], parts[i]));
-    return n_workers > 1 ? zn_stream_submit(l->streams[0], nothing, NULL, 0, event) : ZINC_OK;
+    return n_workers > 1 ? zn_stream_point(l->streams[0], event) : ZINC_OK;
 }

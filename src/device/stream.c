@@ -245,6 +245,20 @@ zinc_status zn_stream_submit(zn_stream *stream, zn_work_fn fn, const void *arg, 
     return ZINC_OK;
 }
 
+static zn_event point_of(zn_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    const zn_event last = {.stream = stream, .ticket = stream->submitted};
+    pthread_mutex_unlock(&stream->lock);
+    return last;
+}
+
+zinc_status zn_stream_point(zn_stream *stream, zn_event *event)
+{
+    *event = point_of(stream);
+    return first_error(stream);
+}
+
 /* ---- waiting ---- */
 
 static void spin_for(const zn_event *event)
@@ -323,10 +337,7 @@ zinc_status zn_stream_wait_event(zn_stream *stream, zn_event event)
 
 zinc_status zn_stream_sync(zn_stream *stream, int64_t timeout_ms)
 {
-    pthread_mutex_lock(&stream->lock);
-    const zn_event last = {.stream = stream, .ticket = stream->submitted};
-    pthread_mutex_unlock(&stream->lock);
-    return zn_event_wait(last, timeout_ms);
+    return zn_event_wait(point_of(stream), timeout_ms);
 }
 
 typedef struct copy_args {

@@ -7,12 +7,6 @@
 #include "base/sys.h"
 #include "device/trace.h"
 
-static zinc_status nothing(void *arg)
-{
-    (void)arg;
-    return ZINC_OK;
-}
-
 zinc_status zn_zero_wait(zn_event event, double *seconds)
 {
     const double start = zn_sys_now();
@@ -24,7 +18,7 @@ zinc_status zn_zero_wait(zn_event event, double *seconds)
 zinc_status zn_zero_order_after_compute(zn_zero *zero)
 {
     zn_event computed = {0};
-    ZN_TRY(zn_stream_submit(zn_device_compute(zero->p.dev), nothing, NULL, 0, &computed));
+    ZN_TRY(zn_stream_point(zn_device_compute(zero->p.dev), &computed));
     if (zero->secondaries)
         ZN_TRY(zn_stream_wait_event(zn_comm_stream(zero->secondaries), computed));
     return zn_stream_wait_event(zn_comm_stream(zero->group), computed);
