@@ -3,11 +3,6 @@
 #include "zero/zero_internal.h"
 #include "zero/zero_plan.h"
 
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 static bool is_persistent(const zn_zero *zero, const zn_param_spec *spec, int64_t *budget)
 {
     if (spec->n_elems > zero->p.persistence_threshold || spec->n_elems > *budget)
@@ -24,7 +19,7 @@ static void cut_region(zn_zero_region *region, int64_t n_ranks, int64_t n_replic
     const int64_t most = ZN_ZERO_CHUNK / step * step;
     region->n_chunks = (region->n_elems + most - 1) / most;
     region->chunk_elems =
-        round_up((region->n_elems + region->n_chunks - 1) / region->n_chunks, step);
+        zn_zero_round_up((region->n_elems + region->n_chunks - 1) / region->n_chunks, step);
     region->slice_elems = region->chunk_elems / n_ranks;
     region->padded_elems = region->n_chunks * region->chunk_elems;
 }
@@ -39,7 +34,7 @@ static void place_region(zn_zero *zero, int unit, bool trainable, bool persisten
         const zn_param_spec *spec = &zero->list.specs[i];
         if (spec->unit != unit || spec->trainable != trainable || persists[i] != persistent)
             continue;
-        const int64_t offset = round_up(region.n_elems, ZN_ZERO_ALIGN);
+        const int64_t offset = zn_zero_round_up(region.n_elems, ZN_ZERO_ALIGN);
         zero->places[i] = (zn_zero_place){
             .param = i, .region = zero->n_regions, .offset = offset, .n_elems = spec->n_elems};
         zero->placed[(*n_placed)++] = i;

@@ -375,12 +375,6 @@ zinc_status zn_zero_param_to_device(zn_zero *zero, const zn_zero_region *region,
     return zn_stream_wait_event(zn_comm_stream(zero->group), copied);
 }
 
-static int64_t slab_position(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset)
-{
-    const zn_zero_region *region = &zero->regions[piece->region];
-    return region->slab_first + piece->chunk * region->slab_stride + piece->in_slice + offset;
-}
-
 zinc_status zn_zero_out_get(zn_zero *zero, const zn_zero_walk *walk, void **out)
 {
     const zn_zero_region *region = &zero->regions[walk->piece->region];
@@ -392,7 +386,7 @@ zinc_status zn_zero_out_get(zn_zero *zero, const zn_zero_walk *walk, void **out)
         *out = zn_zero_param_at(zero, walk->piece, walk->offset);
         return ZINC_OK;
     }
-    const int64_t position = slab_position(zero, walk->piece, walk->offset);
+    const int64_t position = zn_zero_position(zero, walk->piece, walk->offset);
     const int64_t window = position / zero->window_elems;
     if (window != zero->out_window) {
         zero->out_window = window;

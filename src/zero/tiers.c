@@ -8,11 +8,6 @@
  * written slice by slice (gradients, parameters) each slice begins on a block. */
 #include "zero/zero_internal.h"
 
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 static int n_states(const zn_zero *zero)
 {
     return zero->p.optim ? zero->p.optim->n_states : 0;
@@ -54,7 +49,7 @@ static void place_optimizer(zn_zero *zero)
         zn_zero_region *region = &zero->regions[r];
         const int64_t chunks = zn_zero_bucket_chunks(region, zero->p.reduce_bucket);
         region->slab_stride =
-            blocks ? round_up(region->slice_elems, ZN_ZERO_BLOCK) : region->slice_elems;
+            blocks ? zn_zero_round_up(region->slice_elems, ZN_ZERO_BLOCK) : region->slice_elems;
         if (!region->trainable || zero->p.optimizer_tier == ZN_ZERO_ON_DEVICE || chosen >= wanted)
             continue;
         region->offloaded = true;
@@ -98,7 +93,7 @@ static void place_frozen(zn_zero *zero)
     zero->params_end = zero->trainable_params_end;
     if (frozen == 0)
         return;
-    zero->params_end = round_up(zero->offloaded_elems, zero->window_elems);
+    zero->params_end = zn_zero_round_up(zero->offloaded_elems, zero->window_elems);
     for (int r = 0; r < zero->n_regions; r++) {
         zn_zero_region *region = &zero->regions[r];
         if (!region->param_on_disk || region->trainable)
@@ -115,7 +110,7 @@ static void add_run(zn_zero *zero, int run, zn_zero_file file, int64_t elem_byte
                                     .in_window = zero->window_bytes,
                                     .in_file = zero->file_bytes[file]};
     zero->window_bytes += zero->window_elems * elem_bytes;
-    zero->file_bytes[file] += round_up(n_elems, ZN_ZERO_BLOCK) * elem_bytes;
+    zero->file_bytes[file] += zn_zero_round_up(n_elems, ZN_ZERO_BLOCK) * elem_bytes;
 }
 
 static void place_runs(zn_zero *zero)
@@ -141,7 +136,7 @@ static void size_param_buffers(zn_zero *zero)
         if (region->param_on_disk && n > zero->param_buffer_elems)
             zero->param_buffer_elems = n;
     }
-    const int64_t most = round_up(zero->p.param_buffer_elems, ZN_ZERO_BLOCK);
+    const int64_t most = zn_zero_round_up(zero->p.param_buffer_elems, ZN_ZERO_BLOCK);
     if (zero->param_buffer_elems > most)
         zero->param_buffer_elems = most;
     zero->n_param_buffers = zero->params_end == 0 ? 0
@@ -152,7 +147,7 @@ static void size_param_buffers(zn_zero *zero)
 
 int64_t zn_zero_window_elems(int64_t n_elems)
 {
-    const int64_t n = round_up(n_elems, ZN_ZERO_BLOCK);
+    const int64_t n = zn_zero_round_up(n_elems, ZN_ZERO_BLOCK);
     return n < ZN_ZERO_CHUNK ? n : ZN_ZERO_CHUNK;
 }
 

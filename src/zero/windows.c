@@ -8,12 +8,6 @@
  * parameters (tiers.c). Three buffers go round. */
 #include "zero/zero_internal.h"
 
-static int64_t slab_position(const zn_zero *zero, const zn_zero_piece *piece, int64_t offset)
-{
-    const zn_zero_region *region = &zero->regions[piece->region];
-    return region->slab_first + piece->chunk * region->slab_stride + piece->in_slice + offset;
-}
-
 /* How many positions of a run a walk comes to. */
 static int64_t run_end(const zn_zero *zero, const zn_zero_walk *walk, int run)
 {
@@ -37,10 +31,10 @@ static zinc_status transfer(zn_zero *zero, const zn_zero_walk *walk, zn_zero_fil
         if (run->elem_bytes == 0 || run->file != file || !(wanted >> k & 1u) || n <= 0)
             continue;
         n = n < zero->window_elems ? n : zero->window_elems;
-        runs[n_runs++] = (zn_disk_run){.memory = window->buffer + run->in_window,
-                                       .offset = run->in_file + first * run->elem_bytes,
-                                       .n_bytes = (n + ZN_ZERO_BLOCK - 1) / ZN_ZERO_BLOCK *
-                                                  ZN_ZERO_BLOCK * run->elem_bytes};
+        runs[n_runs++] =
+            (zn_disk_run){.memory = window->buffer + run->in_window,
+                          .offset = run->in_file + first * run->elem_bytes,
+                          .n_bytes = zn_zero_round_up(n, ZN_ZERO_BLOCK) * run->elem_bytes};
         *(write ? &zero->stats.disk_written_bytes : &zero->stats.disk_read_bytes) +=
             n * run->elem_bytes;
     }
@@ -98,7 +92,7 @@ static void *in_window(const zn_zero *zero, int run, const zn_zero_piece *piece,
 {
     const int64_t first = zero->window_index * zero->window_elems;
     return zero->window->buffer + zero->runs[run].in_window +
-           (slab_position(zero, piece, offset) - first) * zero->runs[run].elem_bytes;
+           (zn_zero_position(zero, piece, offset) - first) * zero->runs[run].elem_bytes;
 }
 
 float *zn_zero_state_at(const zn_zero *zero, int what, const zn_zero_piece *piece, int64_t offset)
@@ -138,7 +132,7 @@ static zinc_status enter_part(zn_zero *zero, zn_zero_walk *walk)
         walk->n = walk->most;
     if (!has_position(&zero->regions[walk->piece->region]))
         return ZINC_OK;
-    const int64_t position = slab_position(zero, walk->piece, walk->offset);
+    const int64_t position = zn_zero_position(zero, walk->piece, walk->offset);
     const int64_t index = position / zero->window_elems;
     const int64_t left = (index + 1) * zero->window_elems - position;
     if (walk->n > left)

@@ -149,6 +149,11 @@ typedef struct zn_zero_window {
 #define ZN_ZERO_BLOCK ((int64_t)2048) /* elements; whole blocks of the disk in every type */
 #define ZN_ZERO_MAX_PARAM_BUFFERS 64
 
+static inline int64_t zn_zero_round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
 #define ZN_ZERO_MAX_PENDING 2 /* unit gradients in flight; as DeepSpeed's stage 3 */
 
 struct zn_zero {
@@ -397,6 +402,14 @@ typedef struct zn_zero_walk {
     zinc_status status;
 } zn_zero_walk;
 bool zn_zero_walk_next(zn_zero *zero, zn_zero_walk *walk);
+
+/** Position (tiers.c) of element `offset` of a piece. */
+static inline int64_t zn_zero_position(const zn_zero *zero, const zn_zero_piece *piece,
+                                       int64_t offset)
+{
+    const zn_zero_region *region = &zero->regions[piece->region];
+    return region->slab_first + piece->chunk * region->slab_stride + piece->in_slice + offset;
+}
 
 /** Where an update writes the training-type parameters of a walk's part, or NULL where the masters
  *  are the parameters; and then (after all parts that share it) their way to the device. */
