@@ -90,15 +90,20 @@ static zinc_status read_plain(zn_node *node, const char *text, size_t n)
     return ZINC_OK;
 }
 
+static zinc_status check_plain(const reader *r, const void *anchor, const void *tag)
+{
+    if (anchor || tag)
+        return refuse(r, &r->event.start_mark, "anchors (&) and tags (!) are not read here",
+                      "write the plain value");
+    return ZINC_OK;
+}
+
 static zinc_status check_scalar(const reader *r)
 {
     const yaml_event_t *e = &r->event;
     if (memchr(e->data.scalar.value, '\0', e->data.scalar.length))
         return refuse(r, &e->start_mark, "a NUL character", NULL);
-    if (e->data.scalar.anchor || e->data.scalar.tag)
-        return refuse(r, &e->start_mark, "anchors (&) and tags (!) are not read here",
-                      "write the plain value");
-    return ZINC_OK;
+    return check_plain(r, e->data.scalar.anchor, e->data.scalar.tag);
 }
 
 static zinc_status read_value(reader *r, int depth, zn_node **out);
@@ -172,17 +177,13 @@ static zinc_status read_value(reader *r, int depth, zn_node **out)
         break;
     case YAML_MAPPING_START_EVENT:
         node->kind = ZN_NODE_OBJECT;
-        ZN_TRY_GOTO(e->data.mapping_start.anchor || e->data.mapping_start.tag
-                        ? refuse(r, &e->start_mark, "anchors (&) and tags (!) are not read here",
-                                 "write the plain value")
-                        : read_children(r, node, YAML_MAPPING_END_EVENT, depth));
+        ZN_TRY_GOTO(check_plain(r, e->data.mapping_start.anchor, e->data.mapping_start.tag));
+        ZN_TRY_GOTO(read_children(r, node, YAML_MAPPING_END_EVENT, depth));
         break;
     case YAML_SEQUENCE_START_EVENT:
         node->kind = ZN_NODE_ARRAY;
-        ZN_TRY_GOTO(e->data.sequence_start.anchor || e->data.sequence_start.tag
-                        ? refuse(r, &e->start_mark, "anchors (&) and tags (!) are not read here",
-                                 "write the plain value")
-                        : read_children(r, node, YAML_SEQUENCE_END_EVENT, depth));
+        ZN_TRY_GOTO(check_plain(r, e->data.sequence_start.anchor, e->data.sequence_start.tag));
+        ZN_TRY_GOTO(read_children(r, node, YAML_SEQUENCE_END_EVENT, depth));
         break;
     default:
         ZN_TRY_GOTO(
