@@ -138,10 +138,10 @@ static zinc_status refused_by_system(zn_device *dev, const zn_record *request,
     return out_of_memory(dev, request, &seen, true);
 }
 
-static void *raw_alloc(const zn_device *dev, zn_place place, size_t n_bytes)
+static void *raw_alloc(const zn_device *dev, zn_place place, size_t n_bytes, bool zeroed)
 {
     return dev->guarded && place == ZN_PLACE_DEVICE ? zn_guard_alloc(n_bytes)
-                                                    : dev->ops->raw_alloc(place, n_bytes);
+                                                    : dev->ops->raw_alloc(place, n_bytes, zeroed);
 }
 
 static void raw_free(const zn_device *dev, const zn_record *record)
@@ -152,8 +152,8 @@ static void raw_free(const zn_device *dev, const zn_record *record)
         dev->ops->raw_free(record->place, record->ptr, record->n_bytes);
 }
 
-zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category category,
-                            size_t n_bytes, const char *what, void *out)
+static zinc_status alloc_charged(zn_device *dev, zn_place place, zn_mem_category category,
+                                 size_t n_bytes, bool zeroed, const char *what, void *out)
 {
     zinc_status status;
     zn_record *record = NULL;
@@ -166,7 +166,7 @@ zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category cate
         .n_bytes = n_bytes, .place = place, .category = category, .what = what ? what : "?"};
     zn_device_usage(dev, place, &before);
     ZN_TRY_GOTO(charge(dev, record));
-    record->ptr = raw_alloc(dev, place, n_bytes);
+    record->ptr = raw_alloc(dev, place, n_bytes, zeroed);
     if (!record->ptr) {
         status = refused_by_system(dev, record, &before);
         goto fail;
@@ -184,6 +184,18 @@ zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category cate
 fail:
     zn_free(record);
     return status;
+}
+
+zinc_status zn_device_alloc(zn_device *dev, zn_place place, zn_mem_category category,
+                            size_t n_bytes, const char *what, void *out)
+{
+    return alloc_charged(dev, place, category, n_bytes, false, what, out);
+}
+
+zinc_status zn_device_alloc_zeroed(zn_device *dev, zn_place place, zn_mem_category category,
+                                   size_t n_bytes, const char *what, void *out)
+{
+    return alloc_charged(dev, place, category, n_bytes, true, what, out);
 }
 
 void zn_device_free(zn_device *dev, void *ptr)

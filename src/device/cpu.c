@@ -42,14 +42,16 @@ static void *map_aligned(size_t n_bytes)
     return map + n_head;
 }
 
-static void *cpu_alloc(zn_place place, size_t n_bytes)
+static void *cpu_alloc(zn_place place, size_t n_bytes, bool zeroed)
 {
     void *ptr = NULL;
     (void)place;
     if (n_bytes >= MAP_FROM_BYTES)
-        return map_aligned(n_bytes);
+        return map_aligned(n_bytes); /* the system's pages are zeros */
     const size_t alignment = n_bytes >= PAGE_BYTES ? PAGE_BYTES : ALIGNMENT;
-    return posix_memalign(&ptr, alignment, n_bytes ? n_bytes : 1) == 0 ? ptr : NULL;
+    if (posix_memalign(&ptr, alignment, n_bytes ? n_bytes : 1) != 0)
+        return NULL;
+    return zeroed ? memset(ptr, 0, n_bytes) : ptr;
 }
 
 static void cpu_free(zn_place place, void *ptr, size_t n_bytes)

@@ -83,6 +83,11 @@ int zn_device_n_threads(const zn_device *dev);
 ZINC_MUST_CHECK zinc_status zn_device_alloc(zn_device *dev, zn_place place,
                                             zn_mem_category category, size_t n_bytes,
                                             const char *what, void *out);
+/** The same, all bytes zero. What comes fresh from the system is not written here, so its pages are
+ *  first touched by their first use. */
+ZINC_MUST_CHECK zinc_status zn_device_alloc_zeroed(zn_device *dev, zn_place place,
+                                                   zn_mem_category category, size_t n_bytes,
+                                                   const char *what, void *out);
 /** Free what zn_device_alloc gave; NULL is fine. */
 void zn_device_free(zn_device *dev, void *ptr);
 

@@ -14,7 +14,7 @@
 typedef struct zn_device_ops {
     const char *name;
     /** n_bytes of raw memory, 64-byte aligned; NULL when the system has none left. Any thread. */
-    void *(*raw_alloc)(zn_place place, size_t n_bytes);
+    void *(*raw_alloc)(zn_place place, size_t n_bytes, bool zeroed);
     void (*raw_free)(zn_place place, void *ptr, size_t n_bytes);
     /** Runs on the stream: copy between any two places. */
     void (*raw_copy)(void *dst, const void *src, size_t n_bytes);

@@ -35,11 +35,7 @@ static zinc_status check_tiers(const zn_zero *zero)
 zinc_status zn_zero_host_alloc(zn_zero *zero, zn_mem_category category, int64_t n_bytes,
                                const char *what, void *out)
 {
-    void *ptr = NULL;
-    ZN_TRY(zn_device_alloc(zero->p.dev, ZN_PLACE_HOST, category, (size_t)n_bytes, what, &ptr));
-    memset(ptr, 0, (size_t)n_bytes);
-    memcpy(out, &ptr, sizeof ptr);
-    return ZINC_OK;
+    return zn_device_alloc_zeroed(zero->p.dev, ZN_PLACE_HOST, category, (size_t)n_bytes, what, out);
 }
 
 static zn_zero_view packed_at(const zn_zero_region *region, void *slab, int64_t first,

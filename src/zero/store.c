@@ -59,16 +59,9 @@ static zinc_status slab_alloc(zn_zero *zero, zn_mem_category category, int64_t n
 {
     const int64_t n_bytes = n_elems * (int64_t)zn_dtype_size(dtype);
     void *slab = NULL;
-    if (n_bytes > 0) {
-        ZN_TRY(
-            zn_device_alloc(zero->p.dev, ZN_PLACE_DEVICE, category, (size_t)n_bytes, what, &slab));
-        const zinc_status status =
-            zero->p.kernels->zero(zn_device_compute(zero->p.dev), slab, n_bytes);
-        if (status != ZINC_OK) {
-            zn_device_free(zero->p.dev, slab);
-            return status;
-        }
-    }
+    if (n_bytes > 0)
+        ZN_TRY(zn_device_alloc_zeroed(zero->p.dev, ZN_PLACE_DEVICE, category, (size_t)n_bytes, what,
+                                      &slab));
     memcpy(out, &slab, sizeof slab);
     return ZINC_OK;
 }

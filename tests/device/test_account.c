@@ -71,6 +71,26 @@ static void memory_is_aligned_writable_and_counted_by_place_and_category(void **
     zn_device_close(dev);
 }
 
+static void zeroed_memory_is_zero_where_other_memory_was(void **state)
+{
+    static const size_t sizes[] = {0, 1, 100, 4097, 100000, 2 * 1024 * KIB, 5000001};
+    zn_device *dev = open_device(0, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        unsigned char *dirty = NULL, *p = NULL;
+        size_t n_set = 0;
+        assert_ok(zn_device_alloc(dev, ZN_PLACE_HOST, ZN_MEM_BUFFERS, sizes[i], "dirty", &dirty));
+        memset(dirty, 0xA5, sizes[i]);
+        zn_device_free(dev, dirty);
+        assert_ok(zn_device_alloc_zeroed(dev, ZN_PLACE_HOST, ZN_MEM_BUFFERS, sizes[i], "p", &p));
+        for (size_t b = 0; b < sizes[i]; b++)
+            n_set += p[b] != 0;
+        assert_int_equal(n_set, 0);
+        zn_device_free(dev, p);
+    }
+    zn_device_close(dev);
+}
+
 static void the_peak_of_the_sum_is_not_the_sum_of_the_peaks(void **state)
 {
     zn_device *dev = open_device(0, 0);
@@ -242,6 +262,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(an_unknown_device_is_named_with_those_of_the_build),
     cmocka_unit_test(bad_parameters_are_refused),
     cmocka_unit_test(memory_is_aligned_writable_and_counted_by_place_and_category),
+    cmocka_unit_test(zeroed_memory_is_zero_where_other_memory_was),
     cmocka_unit_test(the_peak_of_the_sum_is_not_the_sum_of_the_peaks),
     cmocka_unit_test(over_the_limit_the_message_has_request_table_and_limit),
     cmocka_unit_test(each_place_has_its_own_limit),
