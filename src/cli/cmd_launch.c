@@ -154,7 +154,7 @@ fail:
  * environment.
  */
 static zinc_status apply_accelerate(const char *path, zn_accelerate_launch *launch,
-                                    const char **words, zn_launch_options *o, bool *by_hand)
+                                    const char **words, zn_launch_options *o)
 {
     const char **program = words + MAX_EXPORTS;
     const char *slash = strrchr(program[0], '/');
@@ -163,7 +163,6 @@ static zinc_status apply_accelerate(const char *path, zn_accelerate_launch *laun
     if (strcmp(slash ? slash + 1 : program[0], "zinc") == 0 && !o->module) {
         program[o->n_program++] = "--accelerate_config";
         program[o->n_program++] = path;
-        *by_hand = o->no_ssh && launch->values->accelerate.num_machines > 1;
         return ZINC_OK;
     }
     ZN_TRY(zn_accelerate_environment(launch));
@@ -184,13 +183,13 @@ static int run_launch(const zn_args *args)
     zn_accelerate_launch launch = {0};
     const char **words = NULL;
     const char *accelerate = zn_args_get(args, "accelerate_config");
-    bool by_hand = false;
     int code = 0;
     const size_t n = (size_t)zn_args_n_positional(args) + MAX_EXPORTS + N_ADDED;
     ZN_TRY_GOTO(zn_alloc_array(&words, n, sizeof *words, "words"));
     ZN_TRY_GOTO(read_options(args, words, &o));
     if (accelerate)
-        ZN_TRY_GOTO(apply_accelerate(accelerate, &launch, words, &o, &by_hand));
+        ZN_TRY_GOTO(apply_accelerate(accelerate, &launch, words, &o));
+    const bool by_hand = zn_launch_is_by_hand(&o);
     if (by_hand && !zn_args_given(args, "connect_timeout"))
         o.connect_timeout_s = BY_HAND_S;
     if (!o.launcher && zn_launch_in_allocation(&o))

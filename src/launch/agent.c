@@ -7,7 +7,6 @@
 #include "launch/agent_internal.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +22,7 @@
 #include "zinc/version.h"
 
 #define TICK_S 1.0
+#define CONNECT_S 15.0
 #define LOST_GRACE_S 3.0 /* SIGTERM to SIGKILL when the launcher is gone */
 
 static void begin_end(zn_agent *agent, double grace_s)
@@ -184,33 +184,16 @@ static void say_goodbye(zn_agent *agent)
 
 static zinc_status connect_to(const char *address, int *out)
 {
-    zinc_status status;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *found = NULL;
     char host[256];
     const char *colon = strrchr(address, ':');
-    int fd = -1, error = 0;
-    if (!colon || (size_t)(colon - address) >= sizeof host)
+    char *end = NULL;
+    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (port < 1 || port > 65535 || *end || (size_t)(colon - address) >= sizeof host)
         ZN_FAIL(ZINC_E_INVALID, "--connect %s: expected HOST:PORT", address);
     snprintf(host, sizeof host, "%.*s", (int)(colon - address), address);
-    const int code = getaddrinfo(host, colon + 1, &hints, &found);
-    if (code != 0)
-        ZN_FAIL(ZINC_E_COMM, "the launcher's address %s: %s", address, gai_strerror(code));
-    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
-            error = errno;
-            close(fd);
-            fd = -1;
-        }
-    }
-    if (fd < 0)
-        ZN_FAIL_GOTO(ZINC_E_COMM, "cannot connect to the launcher at %s: %s", address,
-                     strerror(error));
-    *out = fd;
-    status = ZINC_OK;
-fail:
-    freeaddrinfo(found);
+    const zinc_status status = zn_connect(host, (int)port, CONNECT_S, out);
+    if (status != ZINC_OK)
+        zn_error_prefix("cannot connect to the launcher at %s: ", address);
     return status;
 }
 

@@ -19,7 +19,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
@@ -173,7 +172,7 @@ static zinc_status wait_for_all(hand *h)
         if (now > until)
             ZN_FAIL(ZINC_E_COMM,
                     "machine %s of %d did not come within %g s (--connect_timeout); on each the "
-                    "same command runs with machine_rank set, and reaches %s:%d",
+                    "same command runs with its own machine_rank (--node_rank), and reaches %s:%d",
                     missing, h->n, h->o->connect_timeout_s, h->o->master_addr, h->port);
         if (last_signal)
             ZN_FAIL(ZINC_E_ABORTED, "stopped while waiting for machine %s", missing);
@@ -343,7 +342,7 @@ static int end_mpirun(hand *h)
 static zinc_status run_machine_0(hand *h, int *exit_code)
 {
     zinc_status status;
-    zn_plan plan = {.native = true};
+    zn_plan plan = {.native = true, .by_hand_rank = 0};
     zn_words env = {0};
     zn_launch_options o = *h->o;
     int how = 0;
@@ -383,38 +382,20 @@ fail:
 
 /* ---- machine 1 and on ---- */
 
-static int try_connect(const char *host, const char *port)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *found = NULL;
-    int fd = -1;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
-        return -1;
-    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
-            close(fd);
-            fd = -1;
-        }
-    }
-    freeaddrinfo(found);
-    return fd;
-}
-
 static zinc_status reach_machine_0(const hand *h, int *out)
 {
     const zn_launch_options *o = h->o;
     const double until = zn_sys_now() + o->connect_timeout_s;
-    char port[16], hello[100];
-    snprintf(port, sizeof port, "%d", h->port);
+    char hello[100];
     zn_info("launch", "waiting for machine 0 at %s:%d", o->master_addr, h->port);
-    while ((*out = try_connect(o->master_addr, port)) < 0) {
+    while (zn_connect(o->master_addr, h->port, until - zn_sys_now(), out) != ZINC_OK) {
         if (last_signal)
             ZN_FAIL(ZINC_E_ABORTED, "stopped while waiting for machine 0");
-        if (zn_sys_now() > until)
-            ZN_FAIL(ZINC_E_COMM,
-                    "machine 0 did not answer at %s:%d within %g s (--connect_timeout)",
-                    o->master_addr, h->port, o->connect_timeout_s);
+        if (zn_sys_now() > until) {
+            zn_error_prefix("machine 0 did not answer at %s:%d within %g s (--connect_timeout): ",
+                            o->master_addr, h->port, o->connect_timeout_s);
+            return ZINC_E_COMM;
+        }
         zn_sys_sleep(0.2);
     }
     const int n = snprintf(hello, sizeof hello, HELLO " %lld %d %lld\n", (long long)o->node_rank,
@@ -431,7 +412,8 @@ static zinc_status start_command(int fd, uint32_t size, pid_t *pid)
     char *command = NULL;
     int error = 0;
     if (size > MAX_COMMAND)
-        ZN_FAIL(ZINC_E_FORMAT, "machine 0 speaks something else");
+        ZN_FAIL(ZINC_E_FORMAT, "what answers at machine 0's address and port is no zinc launch; is "
+                               "the port right?");
     ZN_TRY(zn_alloc(&command, (size_t)size + 1, "a command"));
     if (!recv_all(fd, command, size))
         ZN_FAIL_GOTO(ZINC_E_COMM, "machine 0 is gone");

@@ -67,6 +67,10 @@ ZINC_MUST_CHECK zinc_status zn_launch_run(const zn_launch_options *options, int 
 
 #define ZN_EXIT_LOST_HOST 6
 
+/** Whether `zinc train` is to be started on every machine by a person or another tool (no_ssh,
+ *  num_nodes > 1, num_ranks each): zn_launch_by_hand is then what runs it. */
+bool zn_launch_is_by_hand(const zn_launch_options *options);
+
 /** The same for `zinc train` over num_nodes machines, on each of which this is called with its
  *  node_rank: 0 waits at master_addr for the others and runs mpirun. Errors: E_COMM a machine did
  *  not come within connect_timeout_s; it is named. */

@@ -105,6 +105,13 @@ ZINC_MUST_CHECK zinc_status zn_env_parse(const char *text, size_t n_bytes, const
 /** NAME=VALUE of this environment's variables that another host needs too (docs/launch.md). */
 ZINC_MUST_CHECK zinc_status zn_env_forward(zn_words *out);
 
+/* ---- connect.c ---- */
+
+/** A connected, blocking socket (the caller's to close) to `host`, a name or a number, within
+ *  `seconds`; each address that the name has gets its share of them. A signal ends the try.
+ *  Errors: E_COMM, with every address tried and why it failed. */
+ZINC_MUST_CHECK zinc_status zn_connect(const char *host, int port, double seconds, int *out);
+
 /* ---- launch_plan.c, launch_native.c, launch_plan_print.c ---- */
 
 typedef struct zn_process {
@@ -121,6 +128,7 @@ struct zn_plan {
     int n_processes;       /* world size, or 1 where zinc train makes the ranks itself */
     int world;
     bool native;       /* the program is zinc train */
+    int by_hand_rank;  /* this machine's place, where each starts the command itself; else -1 */
     bool bound;        /* each process has cores of its own */
     bool this_host;    /* all processes start from this host's agent, wherever their ranks are */
     char *master_addr; /* owned */

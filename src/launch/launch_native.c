@@ -41,6 +41,12 @@ bool zn_native_program(const zn_launch_options *o)
            strcmp(o->program[1], "train") == 0 && !o->module;
 }
 
+bool zn_launch_is_by_hand(const zn_launch_options *o)
+{
+    return zn_native_program(o) && o->no_ssh && o->num_nodes > 1 && o->num_ranks > 0 &&
+           !o->hostfile;
+}
+
 static zinc_status add_program(const zn_launch_options *o, const zn_plan *plan, zn_words *argv)
 {
     const bool bare = strcmp(o->program[0], "zinc") == 0;
@@ -146,9 +152,11 @@ static zinc_status over_hosts(const zn_launch_options *o, const zn_plan *plan, c
     if (comm && strcmp(comm, "mpi") != 0)
         ZN_FAIL(ZINC_E_INVALID, "--comm %s cannot reach from host to host; leave it away (mpi)",
                 comm);
-    if (o->no_ssh)
-        ZN_FAIL(ZINC_E_UNSUPPORTED, "zinc train over several hosts is started by mpirun, which "
-                                    "reaches them itself; leave --no_ssh and --node_rank away");
+    if (o->no_ssh && !zn_launch_is_by_hand(o))
+        ZN_FAIL(ZINC_E_INVALID,
+                "zinc train with --no_ssh needs --num_nodes N and --num_ranks M (of "
+                "each host) in place of a hostfile; or leave --no_ssh and "
+                "--node_rank away, and mpirun reaches the hosts");
     if (plan->bound)
         ZN_FAIL(ZINC_E_UNSUPPORTED,
                 "zinc train over several hosts is started by mpirun, which binds by its own "

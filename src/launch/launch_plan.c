@@ -407,6 +407,7 @@ zinc_status zn_plan_create_without(const zn_launch_options *o, const zn_words *l
     plan->world = zn_pool_n_slots(&plan->pool);
     ZN_TRY_GOTO(find_self(plan));
     plan->native = zn_native_program(o);
+    plan->by_hand_rank = zn_launch_is_by_hand(o) ? (int)o->node_rank : -1;
     plan->bound = o->bind_cores || o->bind_core_list;
     ZN_TRY_GOTO(choose_address(o, plan));
     ZN_TRY_GOTO(choose_port(o, plan));

@@ -86,7 +86,12 @@ zinc_status zn_plan_text(const zn_plan *plan, zn_buf *out)
                          plan->world == 1 ? "" : "s", plan->pool.n, plan->pool.n == 1 ? "" : "s",
                          plan->master_addr, plan->master_port));
     if (plan->native && plan->n_processes) {
-        ZN_TRY(zn_buf_puts(out, "one command makes the ranks:\n  "));
+        if (plan->by_hand_rank > 0)
+            return zn_buf_printf(out, "machine %d waits for what machine 0 starts\n",
+                                 plan->by_hand_rank);
+        ZN_TRY(zn_buf_puts(out, plan->by_hand_rank == 0
+                                    ? "one command makes the ranks, when all machines are here:\n  "
+                                    : "one command makes the ranks:\n  "));
         ZN_TRY(zn_shell_command(&plan->processes[0].argv, out));
         return zn_buf_puts(out, "\n");
     }

@@ -42,6 +42,15 @@ wait "$partner" || fail "machine 1"
 [ "$(losses one.json)" = "$(losses two.json)" ] || fail "the losses of two machines are not those of one"
 grep -q 'machine 1 of 2 is here: 10.88.77.2' two0.err || fail "the partner is not announced"
 
+# The same without a YAML.
+by_hand=(--no_ssh --num_nodes 2 --num_ranks 2 --master_addr 10.88.77.1 --master_port 29512)
+on 2 "$zinc" launch "${by_hand[@]}" --node_rank 1 zinc train "${options[@]}" --output_dir three >three1.json 2>three1.err &
+partner=$!
+on 1 "$zinc" launch "${by_hand[@]}" --node_rank 0 zinc train "${options[@]}" --output_dir three >three.json 2>three0.err || fail "--node_rank 0"
+wait "$partner" || fail "--node_rank 1"
+[ "$(losses one.json)" = "$(losses three.json)" ] || fail "the losses of --no_ssh are not those of one host"
+"$zinc" launch --dry_run "${by_hand[@]}" --node_rank 0 zinc train "${options[@]}" | grep -q '^  mpirun -n 4 --host node-0:2,node-1:2 ' || fail "no plan"
+
 # A machine that does not come is named, on either side, within the deadline.
 code=0
 on 1 "$zinc" launch --connect_timeout 1 --accelerate_config machine0.yaml zinc train "${options[@]}" --output_dir no 2>no.err || code=$?
@@ -51,4 +60,8 @@ code=0
 on 2 "$zinc" launch --connect_timeout 1 --accelerate_config machine1.yaml zinc train "${options[@]}" --output_dir no 2>no.err || code=$?
 [ "$code" = 6 ] || fail "exit code $code without machine 0"
 grep -q 'machine 0 did not answer at 10.88.77.1:29511 within 1 s' no.err || fail "machine 0 is not named"
+code=0 # nobody has that address: no connection is ever refused
+on 2 "$zinc" launch "${by_hand[@]/%.1/.9}" --node_rank 1 --connect_timeout 1 zinc train "${options[@]}" 2>no.err || code=$?
+[ "$code" = 6 ] || fail "exit code $code for an address that nobody has"
+grep -q 'machine 0 did not answer at 10.88.77.9:29512 within 1 s.*: 10.88.77.9: ' no.err || fail "the address is not named"
 echo "by hand: ok"
