@@ -138,6 +138,21 @@ double zn_sys_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+struct timespec zn_sys_deadline(int64_t timeout_ms)
+{
+    const int64_t most_ms = (int64_t)1000000000 * 1000; /* so that tv_sec cannot overflow */
+    const int64_t ms = timeout_ms < 0 ? 0 : timeout_ms < most_ms ? timeout_ms : most_ms;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(ms / 1000);
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
 void zn_sys_sleep(double seconds)
 {
     struct timespec t = {.tv_sec = (time_t)seconds,

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 typedef enum zn_isa {
     ZN_ISA_REF,         /* plain C */
@@ -34,6 +35,10 @@ int64_t zn_sys_rss_peak_bytes(void);
 
 /** Monotonic seconds. */
 double zn_sys_now(void);
+
+/** The moment timeout_ms from now (at least 0) on the monotonic clock, for pthread's timed waits.
+ */
+struct timespec zn_sys_deadline(int64_t timeout_ms);
 
 /** Sleep; EINTR ends it early. */
 void zn_sys_sleep(double seconds);

@@ -56,4 +56,8 @@ const zn_pickle_value *zn_ds_by_number(const zn_pickle_value *dict, int64_t key)
 /** A member of a rank's optimizer_state_dict, or NULL. */
 const zn_pickle_value *zn_ds_optim_get(const zn_ds_checkpoint *ckpt, int rank, const char *key);
 
+/** E_INVALID, naming the weight, unless it has the elements [offset, offset + n). */
+ZINC_MUST_CHECK zinc_status zn_ds_check_range(const zn_ds_weight *weight, int64_t offset,
+                                              int64_t n);
+
 #endif

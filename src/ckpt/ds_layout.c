@@ -436,12 +436,18 @@ bool zn_ds_is_alias(const zn_ds_checkpoint *ckpt, int i)
     return ckpt->weights[i].is_alias;
 }
 
-zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset, int64_t n, float *out)
+zinc_status zn_ds_check_range(const zn_ds_weight *weight, int64_t offset, int64_t n)
 {
-    const zn_ds_weight *weight = &ckpt->weights[i];
     if (offset < 0 || n < 0 || offset > weight->n_elems || n > weight->n_elems - offset)
         ZN_FAIL(ZINC_E_INVALID, "%.200s has %lld elements, not [%lld, +%lld)", weight->name,
                 (long long)weight->n_elems, (long long)offset, (long long)n);
+    return ZINC_OK;
+}
+
+zinc_status zn_ds_read(const zn_ds_checkpoint *ckpt, int i, int64_t offset, int64_t n, float *out)
+{
+    const zn_ds_weight *weight = &ckpt->weights[i];
+    ZN_TRY(zn_ds_check_range(weight, offset, n));
     for (int k = 0; k < weight->n_pieces && n > 0; k++) {
         const zn_ds_piece *p = &weight->pieces[k];
         if (offset >= p->n) {

@@ -159,20 +159,6 @@ static zinc_status give_up(const zn_comm *comm, const zn_comm_header *header)
     return status;
 }
 
-static struct timespec deadline_after(int64_t timeout_ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const int64_t seconds = timeout_ms / 1000 < 1000000000 ? timeout_ms / 1000 : 1000000000;
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
 /* Lock held. True for the last rank, whose arrival completes the meeting. */
 static bool arrive(zn_thread_world *world, int rank)
 {
@@ -197,7 +183,7 @@ static zinc_status meet(const zn_comm *comm, const zn_comm_header *header)
 {
     const thread_comm *const state = comm->state;
     zn_thread_world *const world = state->world;
-    const struct timespec end = deadline_after(comm->timeout_ms);
+    const struct timespec end = zn_sys_deadline(comm->timeout_ms);
     zinc_status status = ZINC_OK;
     int rc = 0;
     pthread_mutex_lock(&world->lock);

@@ -268,25 +268,11 @@ static void spin_for(const zn_event *event)
         ;
 }
 
-static struct timespec deadline_after(int64_t timeout_ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const int64_t seconds = timeout_ms / 1000 < 1000000000 ? timeout_ms / 1000 : 1000000000;
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
 /* False if the deadline passed first. */
 static bool sleep_for(const zn_event *event, int64_t timeout_ms)
 {
     zn_stream *const stream = event->stream;
-    const struct timespec end = deadline_after(timeout_ms < 0 ? 0 : timeout_ms);
+    const struct timespec end = zn_sys_deadline(timeout_ms);
     int rc = 0;
     pthread_mutex_lock(&stream->lock);
     while (stream->done < event->ticket && !stream->poisoned && rc != ETIMEDOUT) {
