@@ -14,12 +14,12 @@
 
 #include "base/mem.h"
 
-#define ALIGN ((size_t)4096) /* of memory, offset and length of a direct write */
 #define BLOCK_BYTES ((size_t)1 << 20)
 #define N_BLOCKS ((int64_t)(ZN_BULK_BUFFER_BYTES / (1 << 20)))
 #define N_WRITERS 4
 
-/* Block b of the file is filled and written in slot b % N_BLOCKS. */
+/* The file is n_slot_blocks blocks that are filled and written in slot b % N_BLOCKS, and from
+ * kept_at on blocks of the caller's memory. */
 struct zn_bulk_file {
     char *path;
     int fd;
@@ -33,9 +33,14 @@ struct zn_bulk_file {
     pthread_cond_t changed;
     bool busy[N_BLOCKS];     /* slots that are full and not written yet */
     int64_t n_full, n_begun; /* blocks */
-    bool done;               /* there will be no more blocks */
+    int64_t n_done;          /* bytes on their way to the disk or there */
+    int64_t n_slot_blocks, kept_at;
+    const unsigned char *kept; /* byte kept_at of the file; NULL: all goes through the slots */
+    bool done;                 /* there will be no more blocks */
     bool direct;
     zn_error error; /* the first */
+    zn_bulk_progress_fn progress;
+    void *ctx;
 };
 
 /* ---- the writers ---- */
@@ -47,29 +52,60 @@ static void leave_direct(zn_bulk_file *file)
         (void)fcntl(file->fd, F_SETFL, flags & ~O_DIRECT); /* else the next write fails again */
 }
 
-/* A block ends in a whole multiple of ALIGN; the file is cut to its length at the end. */
-static zinc_status write_block(zn_bulk_file *file, int64_t block)
+typedef struct block {
+    const unsigned char *bytes;
+    int64_t offset; /* in the file */
+    size_t n;
+} block;
+
+static int64_t ceil_div(int64_t n, int64_t by)
 {
-    const unsigned char *bytes = file->slots + (size_t)(block % N_BLOCKS) * BLOCK_BYTES;
-    const int64_t offset = block * (int64_t)BLOCK_BYTES;
-    const int64_t left = file->n_bytes - offset;
-    const size_t n =
-        left >= (int64_t)BLOCK_BYTES ? BLOCK_BYTES : ((size_t)left + ALIGN - 1) / ALIGN * ALIGN;
+    return (n + by - 1) / by;
+}
+
+/* Where block `number` is. It ends in a whole multiple of ZN_BULK_ALIGN; the file is cut to its
+ * length at the end. */
+static block find_block(const zn_bulk_file *file, int64_t number)
+{
+    const bool is_kept = file->kept && number >= file->n_slot_blocks;
+    const int64_t begin = is_kept ? file->kept_at : 0;
+    const int64_t end = file->kept && !is_kept ? file->kept_at : file->n_bytes;
+    const int64_t at = (is_kept ? number - file->n_slot_blocks : number) * (int64_t)BLOCK_BYTES;
+    const int64_t left = end - begin - at;
+    const size_t n = left < (int64_t)BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
+    return (block){.bytes = is_kept ? file->kept + at
+                                    : file->slots + (size_t)(number % N_BLOCKS) * BLOCK_BYTES,
+                   .offset = begin + at,
+                   .n = (n + ZN_BULK_ALIGN - 1) / ZN_BULK_ALIGN * ZN_BULK_ALIGN};
+}
+
+static zinc_status write_block(zn_bulk_file *file, const block *b)
+{
     bool direct = file->direct;
-    for (size_t done = 0; done < n;) {
-        const ssize_t written = pwrite(file->fd, bytes + done, n - done, offset + (off_t)done);
+    for (size_t done = 0; done < b->n;) {
+        const ssize_t written =
+            pwrite(file->fd, b->bytes + done, b->n - done, b->offset + (off_t)done);
         if (written > 0) {
             done += (size_t)written;
         } else if (written < 0 && errno == EINVAL && direct) {
             leave_direct(file); /* the file system takes none, or none from here */
             direct = false;
         } else if (written == 0 || errno != EINTR) {
-            ZN_FAIL(ZINC_E_IO, "cannot write %zu bytes at %" PRId64 " of %s: %s", n - done,
-                    offset + (int64_t)done, file->path,
+            ZN_FAIL(ZINC_E_IO, "cannot write %zu bytes at %" PRId64 " of %s: %s", b->n - done,
+                    b->offset + (int64_t)done, file->path,
                     written == 0 ? "nothing was written" : strerror(errno));
         }
     }
     return ZINC_OK;
+}
+
+/* The lock is held. */
+static void add_done(zn_bulk_file *file, const block *b)
+{
+    file->n_done += (int64_t)b->n;
+    if (file->progress)
+        file->progress(file->ctx, file->n_done < file->n_bytes ? file->n_done : file->n_bytes,
+                       file->n_bytes);
 }
 
 static void *write_blocks(void *arg)
@@ -81,16 +117,19 @@ static void *write_blocks(void *arg)
             pthread_cond_wait(&file->changed, &file->lock);
         if (file->n_begun == file->n_full)
             break;
-        const int64_t block = file->n_begun++;
+        const int64_t number = file->n_begun++;
+        const block b = find_block(file, number);
         zinc_status status = file->error.status;
         if (status == ZINC_OK) {
             pthread_mutex_unlock(&file->lock);
-            status = write_block(file, block);
+            status = write_block(file, &b);
             pthread_mutex_lock(&file->lock);
-            if (status != ZINC_OK && file->error.status == ZINC_OK)
+            if (status == ZINC_OK)
+                add_done(file, &b);
+            else if (file->error.status == ZINC_OK)
                 zn_error_save(&file->error, status);
         }
-        file->busy[block % N_BLOCKS] = false;
+        file->busy[number % N_BLOCKS] = false; /* behind the slots nobody asks */
         pthread_cond_broadcast(&file->changed);
     }
     pthread_mutex_unlock(&file->lock);
@@ -127,16 +166,21 @@ static zinc_status start_writers(zn_bulk_file *file)
     return ZINC_OK;
 }
 
-zinc_status zn_bulk_create(const char *path, int64_t n_bytes, zn_bulk_file **out)
+zinc_status zn_bulk_create(const char *path, int64_t n_bytes, zn_bulk_progress_fn progress,
+                           void *ctx, zn_bulk_file **out)
 {
     zinc_status status;
     zn_bulk_file *file = NULL;
     ZN_TRY(zn_alloc(&file, sizeof *file, "a file to be written"));
     file->fd = -1;
     file->n_bytes = n_bytes;
+    file->progress = progress;
+    file->ctx = ctx;
     ZN_TRY_GOTO(zn_strdup(path, &file->path));
-    ZN_TRY_GOTO(zn_alloc(&file->memory, (size_t)ZN_BULK_BUFFER_BYTES + ALIGN, "a write buffer"));
-    file->slots = (unsigned char *)file->memory + ALIGN - (uintptr_t)file->memory % ALIGN;
+    ZN_TRY_GOTO(
+        zn_alloc(&file->memory, (size_t)ZN_BULK_BUFFER_BYTES + ZN_BULK_ALIGN, "a write buffer"));
+    file->slots =
+        (unsigned char *)file->memory + ZN_BULK_ALIGN - (uintptr_t)file->memory % ZN_BULK_ALIGN;
     ZN_TRY_GOTO(open_file(file));
     ZN_TRY_GOTO(start_writers(file));
     *out = file;
@@ -213,6 +257,24 @@ zinc_status zn_bulk_write(zn_bulk_file *file, const void *bytes, size_t n)
             hand_over(file, slot);
     }
     return ZINC_OK;
+}
+
+zinc_status zn_bulk_write_kept(zn_bulk_file *file, const void *bytes)
+{
+    const int64_t at = file->at, left = file->n_bytes - at;
+    ZN_ASSERT(at % (int64_t)ZN_BULK_ALIGN == 0 && !file->kept);
+    if (left == 0)
+        return ZINC_OK;
+    pthread_mutex_lock(&file->lock);
+    file->kept = bytes;
+    file->kept_at = at;
+    file->n_slot_blocks = ceil_div(at, (int64_t)BLOCK_BYTES);
+    file->n_full = file->n_slot_blocks + ceil_div(left, (int64_t)BLOCK_BYTES);
+    pthread_cond_broadcast(&file->changed);
+    const zinc_status status = file->error.status;
+    pthread_mutex_unlock(&file->lock);
+    file->at = file->n_bytes;
+    return status == ZINC_OK ? status : zn_error_restore(&file->error);
 }
 
 zinc_status zn_bulk_finish(zn_bulk_file *file)

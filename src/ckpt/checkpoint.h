@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
+#include "ckpt/bulk_file.h"
 #include "ckpt/safetensors.h"
 #include "optim/loss_scale.h"
 #include "optim/optim.h"
@@ -86,6 +87,8 @@ typedef struct zn_part_params {
     zn_ckpt_range *ranges;          /* [n_ranges] in the order they will be written; offset and
                                      * checksum are filled in */
     int n_ranges;
+    zn_bulk_progress_fn progress; /* or NULL */
+    void *ctx;
 } zn_part_params;
 
 typedef struct zn_part zn_part;
@@ -96,6 +99,10 @@ typedef struct zn_part zn_part;
 ZINC_MUST_CHECK zinc_status zn_part_create(const zn_part_params *params, zn_part **out);
 /** The next n elements, ranges back to back; calls may cut anywhere. Errors: E_IO. */
 ZINC_MUST_CHECK zinc_status zn_part_write(zn_part *part, const float *values, int64_t n);
+/** Instead: all n elements at once, from memory that stays as it is until zn_part_finish or
+ * _destroy and can be read up to a multiple of ZN_BULK_ALIGN bytes. Nothing is copied; the
+ * checksums are taken while the writes are under way. Errors: E_IO. */
+ZINC_MUST_CHECK zinc_status zn_part_write_kept(zn_part *part, const float *values, int64_t n);
 /** After the last element: flush to disk, write the .json. files[0] is the .safetensors, files[1]
  *  the .json. Errors: E_IO. */
 ZINC_MUST_CHECK zinc_status zn_part_finish(zn_part *part, zn_ckpt_file files[2]);

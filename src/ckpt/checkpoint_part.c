@@ -9,7 +9,6 @@
 
 #include "base/fs.h"
 #include "ckpt/checksum.h"
-#include "ckpt/bulk_file.h"
 
 /* Taken at once: two checksums and a copy find it in the cache. */
 #define CACHED_ELEMS ((int64_t)1 << 14)
@@ -50,8 +49,8 @@ fail:
     return status;
 }
 
-/* The 8-byte length, then the JSON padded with blanks to a multiple of 64, so that data are
- * aligned. */
+/* The 8-byte length, then the JSON padded with blanks so that the data begin where a direct write
+ * can. */
 static zinc_status build_header(zn_part *part, zn_buf *out)
 {
     int64_t at = 0;
@@ -63,7 +62,7 @@ static zinc_status build_header(zn_part *part, zn_buf *out)
         at += 4 * part->p.ranges[i].count;
     }
     ZN_TRY(zn_buf_puts(out, "}"));
-    while (out->n % 64 != 0)
+    while (out->n % ZN_BULK_ALIGN != 0)
         ZN_TRY(zn_buf_puts(out, " "));
     for (int i = 0; i < 8; i++)
         out->data[i] = (char)((uint64_t)(out->n - 8) >> (8 * i));
@@ -76,12 +75,6 @@ static zinc_status build_header(zn_part *part, zn_buf *out)
     return ZINC_OK;
 }
 
-static zinc_status put_bytes(zn_part *part, const void *bytes, size_t n)
-{
-    zn_checksum_update(&part->file_sum, bytes, n);
-    return zn_bulk_write(part->data, bytes, n);
-}
-
 static zinc_status open_file(zn_part *part)
 {
     zinc_status status;
@@ -89,8 +82,9 @@ static zinc_status open_file(zn_part *part)
     char *path = NULL;
     ZN_TRY_GOTO(zn_fs_join(part->p.dir, part->file_name, &path));
     ZN_TRY_GOTO(build_header(part, &header));
-    ZN_TRY_GOTO(zn_bulk_create(path, part->n_bytes, &part->data));
-    ZN_TRY_GOTO(put_bytes(part, header.data, header.n));
+    ZN_TRY_GOTO(zn_bulk_create(path, part->n_bytes, part->p.progress, part->p.ctx, &part->data));
+    zn_checksum_update(&part->file_sum, header.data, header.n);
+    ZN_TRY_GOTO(zn_bulk_write(part->data, header.data, header.n));
     status = ZINC_OK;
 fail:
     zn_buf_fini(&header);
@@ -126,25 +120,51 @@ void zn_part_destroy(zn_part *part)
     zn_free(part);
 }
 
+/* Both checksums of the next n elements, which are not more than the range has left. */
+static void add_to_sums(zn_part *part, const float *values, int64_t n)
+{
+    zn_ckpt_range *r = &part->p.ranges[part->range];
+    zn_checksum_update(&part->range_sum, values, (size_t)n * sizeof *values);
+    zn_checksum_update(&part->file_sum, values, (size_t)n * sizeof *values);
+    part->range_done += n;
+    if (part->range_done < r->count)
+        return;
+    r->checksum = zn_checksum_value(&part->range_sum);
+    zn_checksum_init(&part->range_sum);
+    part->range++;
+    part->range_done = 0;
+}
+
+/* How many of the next n elements to take at once. */
+static int64_t next_elems(const zn_part *part, int64_t n)
+{
+    ZN_ASSERT(part->range < part->p.n_ranges);
+    const int64_t left = part->p.ranges[part->range].count - part->range_done;
+    const int64_t most = left < CACHED_ELEMS ? left : CACHED_ELEMS;
+    return n < most ? n : most;
+}
+
 zinc_status zn_part_write(zn_part *part, const float *values, int64_t n)
 {
     while (n > 0) {
-        ZN_ASSERT(part->range < part->p.n_ranges);
-        zn_ckpt_range *r = &part->p.ranges[part->range];
-        const int64_t left = r->count - part->range_done;
-        const int64_t most = left < CACHED_ELEMS ? left : CACHED_ELEMS;
-        const int64_t m = n < most ? n : most;
-        zn_checksum_update(&part->range_sum, values, (size_t)m * sizeof *values);
-        ZN_TRY(put_bytes(part, values, (size_t)m * sizeof *values));
+        const int64_t m = next_elems(part, n);
+        ZN_TRY(zn_bulk_write(part->data, values, (size_t)m * sizeof *values));
+        add_to_sums(part, values, m);
         values += m;
         n -= m;
-        part->range_done += m;
-        if (part->range_done == r->count) {
-            r->checksum = zn_checksum_value(&part->range_sum);
-            zn_checksum_init(&part->range_sum);
-            part->range++;
-            part->range_done = 0;
-        }
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_part_write_kept(zn_part *part, const float *values, int64_t n)
+{
+    ZN_ASSERT(part->range == 0 && part->range_done == 0);
+    ZN_TRY(zn_bulk_write_kept(part->data, values));
+    while (n > 0) {
+        const int64_t m = next_elems(part, n);
+        add_to_sums(part, values, m);
+        values += m;
+        n -= m;
     }
     return ZINC_OK;
 }

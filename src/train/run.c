@@ -96,7 +96,7 @@ static void lap(rank_run *run, zn_phase phase)
 typedef struct step_totals {
     double targets, tokens; /* of the global batch */
     bool stop;              /* some rank has a signal */
-    bool saved;             /* every rank has written its part of the save under way */
+    bool saved;             /* every rank is through with a phase of the save under way */
 } step_totals;
 
 static zinc_status load_batches(rank_run *run, int64_t step, step_totals *out)
@@ -157,9 +157,12 @@ static zinc_status run_step(rank_run *run, int64_t step, const step_totals *tota
                             zn_engine_step_result *result)
 {
     const zn_train_setup *s = run->s;
+    const bool saves = zn_saver_due(s, step + 1);
     *loss = 0;
     if (totals->targets == 0)
         return zn_engine_skip(run->engine, result);
+    if (saves && step > s->resume.step) /* a step has been done: activations have their memory */
+        zn_saver_expect(run->saver);
     for (int64_t m = 0; m < s->accumulation; m++) {
         double sum = 0;
         const double weight = run->weights[m] = token_weight(run, &run->batches[m], totals);
@@ -169,6 +172,8 @@ static zinc_status run_step(rank_run *run, int64_t step, const step_totals *tota
         *loss += sum * weight;
     }
     lap(run, ZN_PHASE_COMPUTE);
+    if (saves)
+        zn_saver_expect(run->saver);
     ZN_TRY(step_or_explain(run, step, result));
     return sum_over_ranks(run, loss, 1, "loss");
 }
@@ -318,7 +323,7 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
     lap(run, ZN_PHASE_DATA);
     *stop = totals.stop;
     if (totals.saved)
-        ZN_TRY(zn_saver_finish(run->saver));
+        ZN_TRY(zn_saver_advance(run->saver));
     if (totals.stop)
         return ZINC_OK;
     const zinc_status status = run_step(run, step, &totals, &loss, &result);
