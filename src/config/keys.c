@@ -287,7 +287,8 @@ const zn_key zn_keys[] = {
       .doc = "reduce each gradient to its owner only; false: to all ranks"),
     H("zero_optimization.reduce_bucket_size", INT, "500000000", .min = 1, .flags = ZN_KEY_AUTO,
       TO(I64, zero.reduce_bucket_size),
-      .doc = "elements of gradients that one collective reduces; auto: hidden size squared"),
+      .doc = "elements of gradients that one collective reduces, at most 2^23; auto: hidden size "
+             "squared"),
     A("zero_optimization.use_multi_rank_bucket_allreduce", BOOL, "true", FLAT,
       .doc = "bundle slices of several ranks"),
     A("zero_optimization.allgather_partitions", BOOL, "true", "DeepSpeed ignores it as well",

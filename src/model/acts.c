@@ -11,7 +11,7 @@
  * TILE_ROWS_MIN: a tile reads the head's matrix twice and adds into its whole gradient, which few
  * rows would not repay. Rows begin on cache lines, except where
  * a bias is added, whose kernels want them packed. */
-#define TILE_BYTES ((int64_t)128 << 20)
+#define TILE_BYTES ((int64_t)64 << 20)
 #define TILE_ROWS_MIN 32
 #define LINE_FLOATS 16
 
@@ -27,23 +27,49 @@ static float *take(carve *c, int64_t n_floats)
     return at;
 }
 
+static uint16_t *take_16(carve *c, int64_t n)
+{
+    return (uint16_t *)(void *)take(c, (n + 1) / 2);
+}
+
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-static void take_layer(carve *c, const zn_model_spec *m, int64_t N, zn_layer_acts *out)
+/* What backward reads only as operands of products or element by element: 16 bits hold it between
+ * forward and backward where the parameters have 16. */
+static bool keeps_16(const zn_shape *shape)
 {
-    const int64_t HD = m->H * m->D, KD = m->K * m->D;
+    return shape->param_dtype == ZN_DTYPE_BF16 && shape->mode != ZN_MODE_EVAL;
+}
+
+static void take_wide(carve *c, const zn_model_spec *m, int64_t N, zn_layer_acts *out)
+{
+    out->att = take(c, N * m->H * m->D);
+    out->up = take(c, N * m->F);
+    out->gate = m->gated_mlp ? take(c, N * m->F) : NULL;
+}
+
+static void take_kept(carve *c, const zn_model_spec *m, int64_t N, zn_layer_acts *out)
+{
+    out->att_kept = take_16(c, N * m->H * m->D);
+    out->up_kept = take_16(c, N * m->F);
+    out->gate_kept = m->gated_mlp ? take_16(c, N * m->F) : NULL;
+}
+
+/* `out` begins as the set whose wide buffers all layers use by turns, if 16 bits are kept. */
+static void take_layer(carve *c, const zn_model_spec *m, const zn_shape *shape, zn_layer_acts *out)
+{
+    const int64_t N = shape->B * shape->T, HD = m->H * m->D, KD = m->K * m->D;
     const bool qk = m->qk_norm || m->qk_norm_full;
-    memset(out, 0, sizeof *out);
+    if (keeps_16(shape))
+        take_kept(c, m, N, out);
+    else
+        take_wide(c, m, N, out);
     out->qkv = take(c, N * (HD + 2 * KD));
     out->lse = take(c, N * m->H);
-    out->att = take(c, N * HD);
     out->x_mid = take(c, N * m->C);
-    out->up = take(c, N * m->F);
-    if (m->gated_mlp)
-        out->gate = take(c, N * m->F);
     if (qk) {
         out->qk_pre = take(c, N * (HD + KD));
         out->qk_rstd = take(c, N * (m->qk_norm_full ? 2 : m->H + m->K));
@@ -62,16 +88,18 @@ static void place_activations(carve *c, const zn_model_spec *m, const zn_shape *
     const int64_t N = shape->B * shape->T, HD = m->H * m->D, QKV = HD + 2 * m->K * m->D;
     const bool train = shape->mode != ZN_MODE_EVAL;
     float *x[2] = {NULL, NULL}; /* the last two */
-    zn_layer_acts layer;
+    zn_layer_acts layer = {0};
     for (int64_t i = 0; i <= m->L; i++) {
         if (train ? i < 2 || shape->mode != ZN_MODE_TRAIN_HOST : i == 0)
             x[i % 2] = take(c, N * m->C);
         if (acts->x)
             acts->x[i] = x[train ? i % 2 : 0];
     }
+    if (keeps_16(shape))
+        take_wide(c, m, N, &layer);
     for (int64_t i = 0; i < m->L; i++) {
         if (i == 0 || shape->mode == ZN_MODE_TRAIN)
-            take_layer(c, m, N, &layer);
+            take_layer(c, m, shape, &layer);
         if (acts->layer)
             acts->layer[i] = layer;
     }

@@ -206,6 +206,7 @@ zinc_status zn_attn_forward(const zn_run *run, int64_t i)
     ZN_TRY(run->decode ? zn_decode_attention(run, i, &attention, a->att, a->lse, acts->attn_scratch)
                        : run->k->attention(run->s, &attention, a->att, a->lse, acts->attn_scratch));
 
+    ZN_TRY(zn_keep(run, a->att_kept, a->att, run->N * o.in));
     float *out = m->post_norms ? a->att_pre : acts->n;
     ZN_TRY(zn_linear(run, &o, a->att, o.in, out, m->C));
     ZN_TRY(zn_bias(run, zn_layer_param(run, i, ZN_SLOT_O_B), 0, out, run->N, m->C));
@@ -272,6 +273,7 @@ zinc_status zn_attn_backward(const zn_run *run, int64_t i, const float *dy)
     float *datt = acts->work; /* [N,HD], then dqkv [N,QKV] */
     const qkv_view grads = view_of(run, acts->work + run->N * o.in);
     const float *d;
+    ZN_TRY(zn_restore(run, a->att, a->att_kept, run->N * o.in));
     ZN_TRY(output_backward(run, i, dy, &d));
     ZN_TRY(zn_linear_backward_w(run, &o, a->att, o.in, d, m->C));
     ZN_TRY(zn_bias_backward(run, zn_layer_param(run, i, ZN_SLOT_O_B), 0, d, run->N, m->C));

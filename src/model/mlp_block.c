@@ -7,7 +7,8 @@
 typedef struct mlp_in {
     zn_matrix w;
     int bias;
-    float *y; /* [N,F] */
+    float *y;       /* [N,F] */
+    uint16_t *kept; /* where backward finds y */
 } mlp_in;
 
 static int inputs(const zn_run *run, int64_t i, mlp_in out[2])
@@ -18,10 +19,10 @@ static int inputs(const zn_run *run, int64_t i, mlp_in out[2])
     const zn_matrix shape = {.in = m->C, .out = m->F, .conv1d = m->conv1d};
     int n = 0;
     if (m->gated_mlp) {
-        out[n] = (mlp_in){shape, zn_layer_param(run, i, ZN_SLOT_GATE_B), a->gate};
+        out[n] = (mlp_in){shape, zn_layer_param(run, i, ZN_SLOT_GATE_B), a->gate, a->gate_kept};
         out[n++].w.param = fused >= 0 ? fused : zn_layer_param(run, i, ZN_SLOT_GATE_W);
     }
-    out[n] = (mlp_in){shape, zn_layer_param(run, i, ZN_SLOT_UP_B), a->up};
+    out[n] = (mlp_in){shape, zn_layer_param(run, i, ZN_SLOT_UP_B), a->up, a->up_kept};
     out[n].w.param = fused >= 0 ? fused : zn_layer_param(run, i, ZN_SLOT_UP_W);
     out[n++].w.offset = fused >= 0 ? m->F * m->C : 0;
     return n;
@@ -77,6 +78,7 @@ zinc_status zn_mlp_forward(const zn_run *run, int64_t i, bool again)
     for (int j = 0; j < n_in; j++) {
         ZN_TRY(zn_linear(run, &in[j].w, n2, m->C, in[j].y, m->F));
         ZN_TRY(zn_bias(run, in[j].bias, 0, in[j].y, run->N, m->F));
+        ZN_TRY(zn_keep(run, in[j].kept, in[j].y, run->N * m->F));
     }
     if (again && !m->post_norms) /* backward needs nothing that comes after */
         return ZINC_OK;
@@ -102,6 +104,10 @@ static zinc_status down_backward(const zn_run *run, int64_t i, const float *d)
     const zn_acts *acts = run->acts;
     const zn_layer_acts *a = &acts->layer[i];
     const zn_matrix down = down_matrix(run, i);
+    mlp_in in[2];
+    const int n_in = inputs(run, i, in);
+    for (int j = 0; j < n_in; j++)
+        ZN_TRY(zn_restore(run, in[j].y, in[j].kept, run->N * m->F));
     ZN_TRY(activate(run, i));
     ZN_TRY(zn_linear_backward_w(run, &down, acts->work, m->F, d, m->C));
     ZN_TRY(zn_bias_backward(run, zn_layer_param(run, i, ZN_SLOT_DOWN_B), 0, d, run->N, m->C));

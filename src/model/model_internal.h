@@ -132,7 +132,9 @@ typedef enum zn_mode {
 } zn_mode;
 
 /* What one layer keeps for backward. Norm outputs and the activated MLP are not kept: they are
- * computed again from these, element-wise. */
+ * computed again from these, element-wise. In bf16 training att, up and gate are one buffer each
+ * for all layers and a layer keeps them rounded to bf16; forward computes with what was not
+ * rounded, so that only gradients see it, and the same with and without checkpointing. */
 typedef struct zn_layer_acts {
     float *qkv;      /* fused: [N,QKV]; else q [N,HD], k [N,KD], v [N,KD] one after the other.
                         After q/k norm and rope */
@@ -147,6 +149,7 @@ typedef struct zn_layer_acts {
     float *up;       /* [N,F] before the activation (not gated) or the product (gated) */
     float *mlp_pre;  /* [N,C] MLP before its post norm; post norms only */
     float *mlp_rstd; /* [N] */
+    uint16_t *att_kept, *up_kept, *gate_kept; /* bf16, shapes as above; NULL: those are kept */
 } zn_layer_acts;
 
 /* One slab of ZN_MEM_ACTIVATIONS and one of ZN_MEM_BUFFERS hold everything below. */
@@ -289,6 +292,10 @@ float zn_dropout_p(const zn_run *run, float p);
 /** out = dropout(x) of [N,C]; out may be x. Backward is the same call on the gradient. */
 zinc_status zn_drop(const zn_run *run, float *out, const float *x, float p, int64_t layer,
                     uint64_t site);
+
+/** x[n] rounded to bf16 into `kept`, until zn_restore brings it back. NULL: nothing, x stays. */
+zinc_status zn_keep(const zn_run *run, uint16_t *kept, const float *x, int64_t n);
+zinc_status zn_restore(const zn_run *run, float *x, const uint16_t *kept, int64_t n);
 
 /* checkpoints.c: where blocks' inputs wait on the host; all do nothing without
  * checkpoints_on_host. */

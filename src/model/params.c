@@ -155,6 +155,7 @@ static zinc_status add_slots(const zn_model_spec *spec, const zn_arch *arch, int
         ZN_ASSERT(arch->names[slot]);
         (void)slot_name(arch, slot, layer, name, sizeof name);
         param.unit = zn_slot_unit(spec, slot, layer);
+        param.tied = slot == ZN_SLOT_WTE && spec->tied;
         set_init(spec, slot, &param);
         ZN_TRY(zn_param_list_add(list, &param, NULL));
     }

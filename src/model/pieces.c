@@ -53,3 +53,13 @@ zinc_status zn_drop(const zn_run *run, float *out, const float *x, float p, int6
     return run->k->dropout(run->s, out, x, run->N, run->batch->T, run->spec->C, run->batch->sample,
                            zn_dropout_seed(run, layer, site), zn_dropout_p(run, p));
 }
+
+zinc_status zn_keep(const zn_run *run, uint16_t *kept, const float *x, int64_t n)
+{
+    return kept ? run->k->convert(run->s, kept, ZN_DTYPE_BF16, x, ZN_DTYPE_F32, 1, n) : ZINC_OK;
+}
+
+zinc_status zn_restore(const zn_run *run, float *x, const uint16_t *kept, int64_t n)
+{
+    return kept ? run->k->convert(run->s, x, ZN_DTYPE_F32, kept, ZN_DTYPE_BF16, 1, n) : ZINC_OK;
+}

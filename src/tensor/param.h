@@ -32,6 +32,7 @@ typedef struct zn_param_spec {
     int64_t n_elems;            /* product of shape */
     int unit;                   /* index into zn_param_list.unit_names */
     bool trainable;             /* frozen ones have no gradient and no optimizer state */
+    bool tied;                  /* another unit reads it too: its gradient grows from there on */
     bool no_decay;              /* biases and norm weights: no weight decay under no_bias_norm */
     zn_init init;               /* for training from scratch */
     float init_std;

@@ -8,15 +8,27 @@
  * and it is reduced in place at the boundary only. An accumulator of 16 bits (grad_accum_dtype) is
  * widened into unit_grad, the micro-batch is added in fp32, and the sum is rounded once: back into
  * the accumulator, or at the boundary to the wire. So stage 0 equals stage 1, and without
- * accumulation it equals 2 and 3. */
+ * accumulation it equals 2 and 3. A tied parameter's unit_grad is needed from the head to the end
+ * of backward; with one micro-batch a step its sums lie in that buffer too (grad_stays). */
 #include "zero/zero_internal.h"
+
+/* A further micro-batch although one a step was announced: the buffer is written again. */
+static zinc_status free_own_grad(zn_zero *zero, zn_zero_region *region)
+{
+    ZN_TRY(zn_zero_reduce_wait(zero));
+    return region->grad_stays ? zn_zero_part_grad(zero, region) : ZINC_OK;
+}
 
 static zinc_status touch_region(zn_zero *zero, zn_zero_region *region)
 {
     if (region->unit_grad_touched)
         return ZINC_OK;
     const size_t n_bytes = (size_t)region->padded_elems * sizeof(float);
-    if (!region->unit_grad)
+    if (region->own_grad && zero->micro_batches > 0)
+        ZN_TRY(free_own_grad(zero, region));
+    if (region->own_grad)
+        region->unit_grad = region->own_grad;
+    else if (!region->unit_grad)
         ZN_TRY(zn_zero_pool_get(zero, &zero->grad_pool, n_bytes, &region->unit_grad));
     if (zn_zero_keeps_full_grads(zero) && !zn_zero_adds_in_place(zero) && zero->micro_batches > 0)
         ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), region->unit_grad,
@@ -153,6 +165,8 @@ static zinc_status return_buffer(zn_zero *zero, zn_zero_region *region)
     float *buffer = region->unit_grad;
     region->unit_grad = NULL;
     region->unit_grad_touched = false;
+    if (region->own_grad)
+        return ZINC_OK;
     if (zero->p.wire_dtype != ZN_DTYPE_F32) {
         zn_zero_pool_put(&zero->grad_pool, buffer);
         return ZINC_OK;

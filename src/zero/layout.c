@@ -39,6 +39,7 @@ static void place_region(zn_zero *zero, int unit, bool trainable, bool persisten
             .param = i, .region = zero->n_regions, .offset = offset, .n_elems = spec->n_elems};
         zero->placed[(*n_placed)++] = i;
         region.n_elems = offset + spec->n_elems;
+        region.tied |= spec->tied;
         region.n_params++;
     }
     if (region.n_params == 0)

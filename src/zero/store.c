@@ -38,6 +38,13 @@ bool zn_zero_adds_in_place(const zn_zero *zero)
     return zn_zero_keeps_full_grads(zero) && zero->p.grad_accum_dtype == ZN_DTYPE_F32;
 }
 
+bool zn_zero_grad_stays(const zn_zero *zero, const zn_zero_region *region)
+{
+    return region->tied && region->trainable && !region->offloaded &&
+           !zn_zero_keeps_full_grads(zero) && zero->p.gradient_accumulation_steps == 1 &&
+           zero->p.grad_accum_dtype == ZN_DTYPE_F32;
+}
+
 static zn_zero_view full_view(const zn_zero_region *region, void *base, zn_dtype dtype)
 {
     return (zn_zero_view){base, dtype, region->chunk_elems, region->slice_elems};
@@ -156,6 +163,11 @@ static bool is_resident(const zn_zero_region *region)
     return region->trainable && !region->offloaded;
 }
 
+static bool has_packed_grads(const zn_zero_region *region)
+{
+    return is_resident(region) && !region->grad_stays;
+}
+
 static bool has_whole_masters(const zn_zero_region *region)
 {
     return is_resident(region) && !region->master_is_param && !region->split;
@@ -229,10 +241,42 @@ static zinc_status alloc_accumulators(zn_zero *zero)
     return ZINC_OK;
 }
 
+static zinc_status alloc_own_grads(zn_zero *zero)
+{
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_zero_region *region = &zero->regions[r];
+        if (!zn_zero_grad_stays(zero, region))
+            continue;
+        ZN_TRY(slab_alloc(zero, ZN_MEM_GRADIENTS, region->padded_elems, ZN_DTYPE_F32,
+                          "a tied gradient", &region->own_grad));
+        region->grad = full_view(region, region->own_grad, ZN_DTYPE_F32);
+        region->grad_stays = true;
+    }
+    return ZINC_OK;
+}
+
+/* Packed gradients, as if they had been so from the beginning; all reductions have ended. */
+zinc_status zn_zero_part_grad(zn_zero *zero, zn_zero_region *region)
+{
+    void *slab = NULL;
+    ZN_TRY(slab_alloc(zero, ZN_MEM_GRADIENTS, slab_elems(region, false), ZN_DTYPE_F32, "gradients",
+                      &slab));
+    const zn_zero_view packed = packed_view(region, slab, ZN_DTYPE_F32);
+    region->parted_grad = slab;
+    for (int64_t c = 0; c < region->n_chunks; c++)
+        ZN_TRY(zero->p.kernels->convert(
+            zn_device_compute(zero->p.dev), zn_zero_at(&packed, c, zero->rank), ZN_DTYPE_F32,
+            zn_zero_at(&region->grad, c, zero->rank), ZN_DTYPE_F32, 1.0f, region->slice_elems));
+    region->grad = packed;
+    region->grad_stays = false;
+    return ZINC_OK;
+}
+
 static zinc_status alloc_grads(zn_zero *zero)
 {
     const bool full = zn_zero_keeps_full_grads(zero);
-    ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, is_resident, full, zero->p.grad_accum_dtype,
+    ZN_TRY(alloc_own_grads(zero));
+    ZN_TRY(alloc_quantity(zero, ZN_MEM_GRADIENTS, has_packed_grads, full, zero->p.grad_accum_dtype,
                           "gradients", &zero->grad_slab, offsetof(zn_zero_region, grad)));
     ZN_TRY(alloc_accumulators(zero));
     if (zero->p.wire_dtype == ZN_DTYPE_F32)
@@ -298,6 +342,10 @@ void zn_zero_store_free(zn_zero *zero)
     if (zero->p.memory.get)
         give_back(zero);
     zn_zero_offload_free(zero);
+    for (int r = 0; r < zero->n_regions; r++) {
+        zn_device_free(zero->p.dev, zero->regions[r].own_grad);
+        zn_device_free(zero->p.dev, zero->regions[r].parted_grad);
+    }
     pool_free(zero, &zero->gather_pool);
     pool_free(zero, &zero->grad_pool);
     zn_device_free(zero->p.dev, zero->accumulator_slab);

@@ -180,7 +180,8 @@ static zinc_status touch(zn_zero_dry *run, int member)
     const zn_zero_unit *u = &run->zero->units[run->zero->members[member].unit];
     for (int k = 0; !run->adds_in_place && k < u->n_regions; k++) {
         const zn_zero_region *region = &run->zero->regions[u->regions[k]];
-        if (region->trainable && run->grad_item[u->regions[k]] < 0)
+        if (region->trainable && !zn_zero_grad_stays(run->zero, region) &&
+            run->grad_item[u->regions[k]] < 0)
             ZN_TRY(pool_get(&run->grads, region->padded_elems * (int64_t)sizeof(float),
                             &run->grad_item[u->regions[k]]));
     }
@@ -219,11 +220,11 @@ static zinc_status ready(zn_zero_dry *run, int member)
     ZN_TRY(touch(run, member));
     for (int k = 0; k < u->n_regions; k++) {
         const zn_zero_region *region = &run->zero->regions[u->regions[k]];
-        const int64_t step = run->zero->p.reduce_bucket / region->chunk_elems;
+        const int64_t step = zn_zero_bucket_chunks(region, run->zero->p.reduce_bucket);
         if (!region->trainable)
             continue;
-        run->n_reduces += step < 1 ? region->n_chunks : (region->n_chunks + step - 1) / step;
-        if (!run->adds_in_place)
+        run->n_reduces += (region->n_chunks + step - 1) / step;
+        if (run->grad_item[u->regions[k]] >= 0)
             return_grad(run, run->grad_item[u->regions[k]]);
         run->grad_item[u->regions[k]] = -1;
     }

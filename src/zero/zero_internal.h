@@ -29,6 +29,7 @@ static inline void *zn_zero_at(const zn_zero_view *view, int64_t chunk, int64_t 
 typedef struct zn_zero_region {
     int unit;
     bool trainable, persistent;
+    bool tied;                 /* has a parameter whose gradient grows through the whole backward */
     int first_piece, n_params; /* into zn_zero.placed: the parameters of this region */
     int64_t n_elems;           /* end of the last parameter */
     int64_t n_chunks, chunk_elems, slice_elems, padded_elems;
@@ -56,6 +57,9 @@ typedef struct zn_zero_region {
     int64_t prefetched;     /* elements issued ahead and not yet used */
     zn_event gather_event;  /* of the last one submitted */
     float *unit_grad;       /* full fp32 gradient of this micro-batch, or of the window so far */
+    float *own_grad;        /* its buffer, where that is not of the pool */
+    bool grad_stays;        /* `grad` lies in own_grad */
+    void *parted_grad;      /* where it went if it could not stay */
     bool unit_grad_touched; /* the model asked for it in this window */
     bool updated;           /* its update has been submitted before the step */
 } zn_zero_region;
@@ -281,10 +285,15 @@ static inline bool zn_zero_param_is_off(const zn_zero_region *region)
     return region->param_on_host || region->param_on_disk;
 }
 
-/* Chunks of a region that one collective moves: as many as the bucket holds, at least one. */
+/* A reduction of this many elements takes far longer than starting one; larger buckets would only
+ * take memory. */
+#define ZN_ZERO_BUCKET_MOST ((int64_t)1 << 23)
+
+/* Chunks of a region that one reduction moves: as many as the bucket holds, at least one. */
 static inline int64_t zn_zero_bucket_chunks(const zn_zero_region *region, int64_t bucket)
 {
-    const int64_t chunks = bucket / region->chunk_elems;
+    const int64_t most = bucket < ZN_ZERO_BUCKET_MOST ? bucket : ZN_ZERO_BUCKET_MOST;
+    const int64_t chunks = most / region->chunk_elems;
     return chunks < 1 ? 1 : chunks > region->n_chunks ? region->n_chunks : chunks;
 }
 
@@ -320,6 +329,11 @@ bool zn_zero_keeps_full_grads(const zn_zero *zero);
 /** Whether that accumulator is fp32, so that the model adds into it. A 16-bit one is widened into a
  *  transient buffer at a unit's first gradient and rounded back once when the unit is ready. */
 bool zn_zero_adds_in_place(const zn_zero *zero);
+/** Whether a region's reduced gradients may stay in its full buffer, which is needed from the head
+ *  to the end of backward anyway and serves one micro-batch a step. */
+bool zn_zero_grad_stays(const zn_zero *zero, const zn_zero_region *region);
+/** Give the reduced gradients of such a region memory of their own: another micro-batch comes. */
+ZINC_MUST_CHECK zinc_status zn_zero_part_grad(zn_zero *zero, zn_zero_region *region);
 /* gather.c */
 /** Wait for an event and add the time to *seconds, one of the stats. */
 ZINC_MUST_CHECK zinc_status zn_zero_wait(zn_event event, double *seconds);

@@ -17,6 +17,7 @@ typedef struct dry_sums {
     int64_t host_params, disk_params;    /* positions of those off it */
     int64_t secondary;                   /* slices of the second copy */
     int64_t trainable, trainable_shard;  /* padded elements, and a rank's slices */
+    int64_t tied, tied_shard;            /* of them what is reduced inside its full gradient */
     int64_t resident, resident_shard;    /* of them what is not offloaded, */
     int64_t offloaded, offloaded_padded; /* and what is: positions, and the regions they are of */
     int64_t sent_back;                   /* offloaded, and its parameters are on the device */
@@ -38,6 +39,10 @@ static void sum_trainable(const zn_zero_dry *run, const zn_zero_region *region, 
     if (!region->offloaded) {
         const int64_t held = run->zero->p.stage == 0 ? region->padded_elems : shard;
         sums->device_masters += held * (region->master_is_param ? 0 : region->split ? 2 : 4);
+        if (zn_zero_grad_stays(run->zero, region)) {
+            sums->tied += region->padded_elems;
+            sums->tied_shard += shard;
+        }
         sums->resident += region->padded_elems;
         sums->resident_shard += shard;
         return;
@@ -87,7 +92,8 @@ static void fill_states(const zn_zero_dry *run, const dry_sums *sums, zn_zero_pl
     out->parameters[ZN_ZERO_ON_HOST] = sums->host_params * param_bytes;
     out->parameters[ZN_ZERO_ON_DISK] = sums->disk_params * param_bytes;
     out->gradients[ZN_ZERO_ON_DEVICE] =
-        (run->full_grads ? sums->resident : sums->resident_shard) * accum_bytes;
+        (run->full_grads ? sums->resident : sums->resident_shard - sums->tied_shard + sums->tied) *
+        accum_bytes;
     if (run->adds_in_place)
         out->gradients[ZN_ZERO_ON_DEVICE] += sums->offloaded_padded * 4;
     out->gradients[run->zero->grads_on_disk ? ZN_ZERO_ON_DISK : ZN_ZERO_ON_HOST] +=

@@ -163,15 +163,17 @@ static float *copy_grads(const fake_engine *fake)
 static void checkpointing_changes_no_bit_even_under_dropout(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_MODELS; i++) {
+    for (size_t i = 0; i < 2 * N_MODELS; i++) {
         fixture f;
         ref_file file;
         float *grads[2];
         double loss[2] = {0, 0};
-        fixture_open(&f, models[i]);
+        fixture_open(&f, models[i / 2]);
         f.spec.embed_dropout = f.spec.attn_dropout = f.spec.resid_dropout = 0.2f;
-        ref_open(&file, models[i], "padded.safetensors");
+        ref_open(&file, models[i / 2], "padded.safetensors");
         fixture_reference_batch(&f, &file);
+        if (i % 2)
+            fake_to_bf16(&f.fake);
         for (int on = 0; on < 2; on++) {
             fixture_model(&f, on, 1);
             fake_reset(&f.fake);
@@ -263,25 +265,34 @@ static void gradients_are_added_and_nothing_is_allocated_twice(void **state)
 static void the_memory_that_is_told_is_the_memory_that_is_taken(void **state)
 {
     (void)state;
-    for (int on = 0; on < 2; on++) {
+    for (int i = 0; i < 4; i++) {
+        const bool on = i % 2 == 1;
         fixture f;
         ref_file file;
         zn_mem_usage usage;
-        zn_model_memory_bytes bytes;
+        zn_model_memory_bytes bytes, wide;
         double loss = 0;
         fixture_open(&f, "gemma2");
         ref_open(&file, "gemma2", "padded.safetensors");
         fixture_reference_batch(&f, &file);
         fixture_model(&f, on, 1);
         fake_reset(&f.fake);
+        if (i / 2)
+            fake_to_bf16(&f.fake);
+        const zn_dtype dtype = f.fake.hooks.param_dtype;
         assert_ok(zn_model_train(f.model, &f.batch, &f.fake.hooks, 1, &loss));
         zn_device_usage(f.dev, ZN_PLACE_DEVICE, &usage);
         const zn_model_options opts = {.activation_checkpointing = on, .dropout_scale = 1};
-        zn_model_memory(&f.spec, &opts, f.batch.B, f.batch.T, ZN_DTYPE_F32, 1, &bytes);
+        zn_model_memory(&f.spec, &opts, f.batch.B, f.batch.T, dtype, 1, &bytes);
+        zn_model_memory(&f.spec, &opts, f.batch.B, f.batch.T, ZN_DTYPE_F32, 1, &wide);
         assert_int_equal(usage.now[ZN_MEM_ACTIVATIONS], bytes.activations);
         assert_int_equal(usage.now[ZN_MEM_BUFFERS], bytes.buffers);
         assert_int_equal(zn_model_activation_bytes(&f.spec, &opts, f.batch.B, f.batch.T),
-                         bytes.activations);
+                         wide.activations);
+        if (i == 2) /* every layer keeps attention, gate and up in 16 bits, one set is wide */
+            assert_int_equal(wide.activations - bytes.activations,
+                             f.batch.B * f.batch.T * (f.spec.H * f.spec.D + 2 * f.spec.F) *
+                                 (2 * f.spec.L - 4));
         ref_close(&file);
         fixture_close(&f);
     }

@@ -228,7 +228,7 @@ static void the_cheapest_change_is_found_first(void **state)
         double gb;
         const char *key; /* of the last change */
     } steps[] = {{3.25, "gradient_accumulation_steps"},
-                 {2.35, "--gradient_checkpointing"},
+                 {2.3, "--gradient_checkpointing"},
                  {1.65, "zero_optimization.stage"},
                  {1.2, "zero_optimization.offload_optimizer.device"}};
     fixture f;
@@ -237,7 +237,7 @@ static void the_cheapest_change_is_found_first(void **state)
     assert_ok(zn_plan_find(&f.run, &s));
     assert_int_equal(s.n_fixes, 0);
     const double first = (double)s.before.total[0];
-    assert_true(first > 3.5e9 && first < 5e9);
+    assert_true(first > 3.0e9 && first < 5e9);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         f.run.hw.device_bytes = steps[i].gb * 1e9;
         assert_ok(zn_plan_find(&f.run, &s));

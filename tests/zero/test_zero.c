@@ -121,6 +121,46 @@ static void buckets_overlap_prefetch_and_sharing_change_no_bit(void **state)
     toy_free(&base);
 }
 
+static int64_t embed_shard_bytes(const toy_job *job)
+{
+    const int64_t step = job->n_ranks * ZN_ZERO_ALIGN;
+    return (job->embed_elems + step - 1) / step * step / job->n_ranks * (int64_t)sizeof(float);
+}
+
+static void a_tied_gradient_is_summed_in_its_own_buffer_and_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        toy_job apart = reference(3, i % 2 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32, 1, 1 + i / 4);
+        apart.p.overlap_comm = i / 2 % 2;
+        toy_job tied = apart;
+        tied.tied = true;
+        toy_run(&apart);
+        toy_run(&tied);
+        assert_same_bits(&apart, &tied);
+        assert_int_equal(apart.memory.now[ZN_MEM_GRADIENTS] - tied.memory.now[ZN_MEM_GRADIENTS],
+                         embed_shard_bytes(&tied));
+        toy_free(&apart);
+        toy_free(&tied);
+    }
+}
+
+static void a_tied_gradient_moves_out_when_another_micro_batch_comes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        toy_job base = reference(2, i % 2 ? ZN_DTYPE_BF16 : ZN_DTYPE_F32, 3, 2 + i / 4);
+        base.p.overlap_comm = i / 2 % 2;
+        toy_job job = base;
+        job.tied = job.unexpected = true;
+        toy_run(&base);
+        toy_run(&job);
+        assert_same_bits(&base, &job);
+        toy_free(&base);
+        toy_free(&job);
+    }
+}
+
 static void evaluation_between_micro_batches_changes_no_bit(void **state)
 {
     (void)state;
@@ -280,7 +320,7 @@ static void reductions_follow_reduce_bucket_size(void **state)
 {
     (void)state;
     static const int64_t buckets[] = {1, 2 * ZN_ZERO_CHUNK, 500000000};
-    static const int reductions[] = {3, 2, 1}; /* of the three chunks of "embed" */
+    static const int reductions[] = {3, 2, 2}; /* of the three chunks of "embed": 2^23 at most */
     for (int i = 0; i < 3; i++) {
         toy_job job = reference(2, ZN_DTYPE_BF16, 1, 2);
         job.embed_elems = 2 * ZN_ZERO_CHUNK + 1001;
@@ -603,6 +643,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(prefetch_stays_inside_its_bucket),
     cmocka_unit_test(without_overlap_nothing_is_in_flight_beside_compute),
     cmocka_unit_test(optimizer_calls_follow_sub_group_size),
+    cmocka_unit_test(a_tied_gradient_is_summed_in_its_own_buffer_and_changes_no_bit),
+    cmocka_unit_test(a_tied_gradient_moves_out_when_another_micro_batch_comes),
     cmocka_unit_test(reductions_follow_reduce_bucket_size),
     cmocka_unit_test(nothing_is_allocated_after_the_second_step),
     cmocka_unit_test(each_category_holds_what_the_table_says),

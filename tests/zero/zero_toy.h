@@ -29,6 +29,8 @@ typedef struct toy_job {
     double clip, loss_scale;
     zn_zero_params p; /* settings; handles are filled in */
     bool eval_between, untied, unchecked;
+    bool tied;          /* "embed.w" is said to be */
+    bool unexpected;    /* one micro-batch a step is announced, whatever `accumulation` */
     bool announced;     /* zn_zero_announce_step before each boundary */
     bool decoder_order; /* the head is used once; the last backward does not use the embedding */
     double link_bytes_per_s; /* 0: copies are as fast as memory */
@@ -84,7 +86,8 @@ static inline zinc_status toy_list(const toy_job *job, zn_param_list *list, int6
                                     .n_dims = 1,
                                     .shape = {params[i].n ? params[i].n : job->embed_elems},
                                     .unit = params[i].unit,
-                                    .trainable = !params[i].frozen};
+                                    .trainable = !params[i].frozen,
+                                    .tied = i == 0 && job->tied};
         ZN_TRY(zn_param_list_add(list, &spec, NULL));
         if (first)
             first[i] = at;
@@ -338,7 +341,7 @@ static inline zinc_status toy_run_rank(toy_rank *r)
     p.dev = dev;
     p.comm = comm;
     p.kernels = zn_kernels_get(dev);
-    p.gradient_accumulation_steps = job->accumulation;
+    p.gradient_accumulation_steps = job->unexpected ? 1 : job->accumulation;
     if (job->last_rank_shard && r->rank == job->n_ranks - 1)
         p.shard_ranks = job->last_rank_shard;
     ZN_TRY_GOTO(toy_list(job, &list, first));
