@@ -148,3 +148,21 @@ zinc_status zn_args_bytes(const zn_args *args, const char *name, int64_t *out)
     *out = (int64_t)value;
     return ZINC_OK;
 }
+
+zinc_status zn_args_seconds(const zn_args *args, const char *name, double *out)
+{
+    const char *text = zn_args_get(args, name), *unit = NULL;
+    char digits[NUMBER_BYTES];
+    double value = 0, scale = 0;
+    if (!text)
+        return ZINC_OK;
+    if (strip_underscores(text, digits) && read_real(digits, &value, &unit))
+        scale = strcmp(unit, "us") == 0            ? 1e-6
+                : strcmp(unit, "ms") == 0          ? 1e-3
+                : strcmp(unit, "s") == 0 || !*unit ? 1
+                                                   : 0;
+    if (scale == 0 || !(value >= 0 && value < 1e6))
+        ZN_FAIL(ZINC_E_INVALID, "--%s %s: a time such as 10us, 1ms or 0.5s", name, text);
+    *out = value * scale;
+    return ZINC_OK;
+}

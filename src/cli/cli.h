@@ -70,6 +70,8 @@ ZINC_MUST_CHECK zinc_status zn_args_real(const zn_args *args, const char *name, 
                                          double max, double *out);
 /** Bytes: "2GB", "512MiB", "1e9"; K, M, G, T alone are powers of 1000; a rate's "/s" may follow. */
 ZINC_MUST_CHECK zinc_status zn_args_bytes(const zn_args *args, const char *name, int64_t *out);
+/** Seconds: "10us", "1ms", "0.5s" or a number of seconds. */
+ZINC_MUST_CHECK zinc_status zn_args_seconds(const zn_args *args, const char *name, double *out);
 
 /** Print "zinc CMD: MESSAGE" for the last error on stderr and return the exit code for `status`. */
 int zn_cli_fail(const char *command, zinc_status status);

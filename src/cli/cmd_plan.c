@@ -98,10 +98,23 @@ static zinc_status device_option(const zn_args *args, const char *name, zn_offlo
     return ZINC_OK;
 }
 
-static zinc_status read_hardware(const zn_args *args, zn_plan_hardware *hw)
+static bool is_this_machine(const zn_args *args)
+{
+    const char *preset = zn_args_get(args, "preset");
+    return preset && strcmp(preset, "cpu") == 0;
+}
+
+/* Of a rank; where none were asked for, its share of the cores. */
+static int threads_of(int64_t asked, const zn_plan_hardware *hw)
+{
+    const int64_t n = asked > 0 ? asked : zn_sys_cores() / hw->gpus;
+    return n < 1 ? 1 : (int)n;
+}
+
+static zinc_status read_hardware(const zn_args *args, int64_t n_threads, zn_plan_hardware *hw)
 {
     int64_t gpus = 1, nodes = 1;
-    *hw = (zn_plan_hardware){.name = ""};
+    *hw = (zn_plan_hardware){.name = "", .compute_share = ZN_PLAN_COMPUTE_SHARE};
     ZN_TRY(zn_args_int(args, "gpus", 1, MAX_DEVICES, &gpus));
     ZN_TRY(zn_args_int(args, "nodes", 1, MAX_DEVICES, &nodes));
     if (gpus * nodes > MAX_DEVICES)
@@ -112,17 +125,20 @@ static zinc_status read_hardware(const zn_args *args, zn_plan_hardware *hw)
     hw->gpus = (int)gpus;
     hw->nodes = (int)nodes;
     if (zn_args_given(args, "preset"))
-        ZN_TRY(zn_plan_preset(zn_args_get(args, "preset"), hw));
+        ZN_TRY(zn_plan_preset(zn_args_get(args, "preset"), threads_of(n_threads, hw), hw));
     ZN_TRY(bytes_option(args, "gpu_memory", &hw->device_bytes));
     ZN_TRY(bytes_option(args, "host_memory", &hw->host_bytes));
     ZN_TRY(bytes_option(args, "disk_size", &hw->disk_bytes));
     ZN_TRY(bytes_option(args, "link", &hw->link));
+    ZN_TRY(zn_args_seconds(args, "link_latency", &hw->link_latency));
     ZN_TRY(bytes_option(args, "peer", &hw->peer));
     ZN_TRY(bytes_option(args, "network", &hw->network));
     ZN_TRY(bytes_option(args, "disk", &hw->disk_rate));
     if (zn_args_given(args, "flops")) {
         ZN_TRY(flops_option(args, &hw->flops));
         hw->fp32_flops = hw->flops;
+        hw->compute_share = ZN_PLAN_COMPUTE_SHARE;
+        hw->pass_rate = 0;
     }
     if (hw->peer == 0) /* no faster way between devices is known than over the host */
         hw->peer = hw->link;
@@ -157,10 +173,9 @@ static zinc_status read_model(plan_job *job)
 
 static bool fp32_is_default(const plan_job *job)
 {
-    const char *preset = zn_args_get(job->args, "preset");
     return zn_args_given(job->args, "deepspeed") || zn_args_given(job->args, "accelerate_config") ||
            zn_config_get(job->config)->accelerate.given || zn_args_flag(job->args, "fp32", false) ||
-           (job->local && (!preset || strcmp(preset, "cpu") == 0));
+           (job->local && (!zn_args_given(job->args, "preset") || is_this_machine(job->args)));
 }
 
 static zinc_status override_config(plan_job *job)
@@ -222,8 +237,12 @@ static zinc_status read_run(plan_job *job)
     const zn_args *args = job->args;
     zn_plan_run *run = &job->run;
     int64_t threads = 0;
-    ZN_TRY(read_hardware(args, &run->hw));
+    ZN_TRY(zn_args_int(args, "threads", 1, 1 << 12, &threads));
     ZN_TRY(read_model(job));
+    ZN_TRY(read_hardware(args, threads, &run->hw));
+    run->n_threads =
+        threads > 0 || job->local || is_this_machine(args) ? threads_of(threads, &run->hw) : 1;
+    ZN_TRY(zn_args_seconds(args, "compute_time", &run->compute_s));
     run->block_size =
         job->spec.max_positions < TRAINER_BLOCK_SIZE ? job->spec.max_positions : TRAINER_BLOCK_SIZE;
     ZN_TRY(zn_args_int(args, "block_size", 1, 1 << 24, &run->block_size));
@@ -231,10 +250,6 @@ static zinc_status read_run(plan_job *job)
         ZN_FAIL(ZINC_E_CONFIG,
                 "--block_size %" PRId64 " is more than the model's %" PRId64 " positions",
                 run->block_size, job->spec.max_positions);
-    ZN_TRY(zn_args_int(args, "threads", 1, 1 << 12, &threads));
-    if (threads == 0)
-        threads = job->local ? zn_sys_cores() / run->hw.gpus : 1;
-    run->n_threads = threads < 1 ? 1 : (int)threads;
     run->checkpointing = zn_args_flag(args, "gradient_checkpointing", false);
     run->shared = zn_args_flag(args, "share_parameters", false);
     run->spec = &job->spec;
@@ -295,7 +310,7 @@ static zinc_status plan_deepspeed(const zn_args *args, zn_buf *out)
     zn_offload_device optimizer = ZN_OFFLOAD_NONE, params = ZN_OFFLOAD_NONE;
     zn_plan_hardware hw;
     int64_t stage = 0;
-    ZN_TRY(read_hardware(args, &hw));
+    ZN_TRY(read_hardware(args, 1, &hw));
     ZN_TRY(zn_args_int(args, "stage", 0, 3, &stage));
     ZN_TRY(count_option(args, "params", &e.n_params));
     ZN_TRY(count_option(args, "largest_layer", &e.largest_layer));
@@ -325,7 +340,7 @@ static zinc_status plan_textbook(plan_job *job, zn_accounting_kind kind, zn_buf 
     const zn_args *args = job->args;
     int64_t n_params = 0, stage = 0;
     zn_plan_variant variant = {0, ZN_OFFLOAD_NONE, ZN_OFFLOAD_NONE};
-    ZN_TRY(read_hardware(args, &job->run.hw));
+    ZN_TRY(read_hardware(args, 1, &job->run.hw));
     ZN_TRY(count_option(args, "params", &n_params));
     if (n_params == 0) {
         ZN_TRY(read_model(job));
@@ -432,11 +447,18 @@ static const zn_option plan_options[] = {
     VALUE("gpu_memory", "24GB", "memory of a device"),
     VALUE("host_memory", "256GB", "memory of a node"),
     VALUE("disk_size", "2TB", "disk of a node"),
-    VALUE("link", "12GB/s", "between host and a device, each way"),
+    VALUE("link", "12GB/s", "between host and a device, each way, as copies reach it"),
+    {.name = "link_latency",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "10us",
+     .default_text = "0",
+     .help = "of each copy besides"},
     VALUE("peer", "300GB/s", "between devices of a node; else as --link"),
     VALUE("network", "25GB/s", "what a node sends"),
     VALUE("disk", "3GB/s", "what a node's disk reads or writes"),
     VALUE("flops", "100TF", "matrix FLOP/s of a device, at peak"),
+    VALUE("compute_time", "1.2s",
+          "forward and backward of a step, measured without offload; instead of --flops"),
     VALUE("deepspeed", "F", "a ds_config.json; the options below win over it"),
     VALUE("accelerate_config", "F|default", "an accelerate YAML in its place"),
     VALUE("stage", "N", "ZeRO stage, 0 to 3"),

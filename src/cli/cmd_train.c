@@ -143,25 +143,12 @@ static zinc_status list_of(const zn_args *args, const char *name, const char ***
     return ZINC_OK;
 }
 
-/* --link_bandwidth 12GB/s and --link_latency 10us (or ms, s). */
 static zinc_status read_link(const zn_args *args, zn_train_options *o)
 {
     int64_t bandwidth = 0;
-    const char *latency = zn_args_get(args, "link_latency");
     ZN_TRY(zn_args_bytes(args, "link_bandwidth", &bandwidth));
     o->link_bytes_per_s = (double)bandwidth;
-    if (!latency)
-        return ZINC_OK;
-    char *unit = NULL;
-    const double value = strtod(latency, &unit);
-    const double scale = strcmp(unit, "us") == 0            ? 1e-6
-                         : strcmp(unit, "ms") == 0          ? 1e-3
-                         : strcmp(unit, "s") == 0 || !*unit ? 1
-                                                            : 0;
-    if (unit == latency || scale == 0 || !(value >= 0 && value < 1e6))
-        ZN_FAIL(ZINC_E_INVALID, "--link_latency %s: a time such as 10us, 1ms or 0.5s", latency);
-    o->link_latency_s = value * scale;
-    return ZINC_OK;
+    return zn_args_seconds(args, "link_latency", &o->link_latency_s);
 }
 
 static zinc_status read_numbers(const zn_args *args, zn_train_options *o)

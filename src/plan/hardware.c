@@ -2,17 +2,16 @@
 /* hardware.c — what vendors publish about devices; docs/memory.md names the sources.
  *
  * FLOP/s are dense matrix peaks with fp32 accumulation. Memory is the nominal size in 10^9 bytes:
- * what a driver keeps for itself (about half a GB) is inside the difference to GiB. A link is 80%
- * of its PCIe generation's x16 rate, which is what copies reach; NVLink is one direction. Node
- * figures (host memory, network, disk) are of the vendor's own servers, one network card a device,
- * or of a common desktop, and meant to be replaced. */
+ * what a driver keeps for itself (about half a GB) is inside the difference to GiB. NVLink is one
+ * direction. Node figures (host memory, network, disk) are of the vendor's own servers, one network
+ * card a device, or of a common desktop, and meant to be replaced. */
 #include <string.h>
 
-#include "base/sys.h"
 #include "plan/plan.h"
 
-#define PCIE4 25e9 /* of 31.5 */
-#define PCIE5 50e9 /* of 63 */
+#define PCIE4 31.5e9
+#define PCIE5 63e9
+#define REACHED 0.8 /* of a published rate, by copies and collectives */
 #define SERVER .host_bytes = 1e12, .host_rate = 200e9, .disk_rate = 6e9
 /* A desktop: 4 channels or fewer, one fast disk, 10 Gbit/s. */
 #define DESKTOP .host_bytes = 128e9, .network = 1.25e9, .host_rate = 60e9, .disk_rate = 3e9
@@ -81,27 +80,16 @@ const char *zn_plan_preset_names(void)
     return NAMES;
 }
 
-/* A core does two fused multiply-adds of a vector a cycle; 2.5 GHz is a common all-core clock. */
-static double core_flops(void)
+static void as_reached(zn_plan_hardware *hw)
 {
-    const double lanes = zn_sys_isa() >= ZN_ISA_AVX512 ? 16 : zn_sys_isa() == ZN_ISA_AVX2 ? 8 : 1;
-    return 2.5e9 * 2 * 2 * lanes;
+    double *const rates[] = {&hw->device_rate, &hw->link,      &hw->peer,
+                             &hw->network,     &hw->host_rate, &hw->disk_rate};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        *rates[i] *= REACHED;
+    hw->compute_share = ZN_PLAN_COMPUTE_SHARE;
 }
 
-/* Ranks on this machine: its cores and memory, shared by all of them. */
-static void this_machine(zn_plan_hardware *hw)
-{
-    const int ranks = hw->gpus > 0 ? hw->gpus : 1;
-    const double memory = (double)zn_sys_memory_bytes();
-    const double memory_rate = 10e9 * zn_sys_cores(); /* a few channels, or one core's share */
-    hw->device_bytes = memory / ranks;
-    hw->host_bytes = memory;
-    hw->flops = hw->fp32_flops = core_flops() * zn_sys_cores() / ranks;
-    hw->device_rate = hw->link = hw->peer = memory_rate / ranks;
-    hw->host_rate = memory_rate;
-}
-
-zinc_status zn_plan_preset(const char *name, zn_plan_hardware *out)
+zinc_status zn_plan_preset(const char *name, int n_threads, zn_plan_hardware *out)
 {
     for (int i = 0; i < N_PRESETS; i++) {
         if (strcmp(presets[i].name, name) != 0)
@@ -109,8 +97,9 @@ zinc_status zn_plan_preset(const char *name, zn_plan_hardware *out)
         zn_plan_hardware hw = presets[i];
         hw.gpus = out->gpus;
         hw.nodes = out->nodes;
+        as_reached(&hw);
         if (strcmp(name, "cpu") == 0)
-            this_machine(&hw);
+            ZN_TRY(zn_plan_this_machine(n_threads, &hw));
         *out = hw;
         return ZINC_OK;
     }

@@ -120,19 +120,26 @@ static zinc_status check_sizes(const zn_plan_run *run)
 zinc_status zn_plan_make(const zn_plan_run *run, zn_plan *out)
 {
     zn_plan plan = {.n_ranks = run->hw.gpus * run->hw.nodes};
+    zn_plan_costs costs;
     zn_zero_params zero;
     ZN_TRY(check_sizes(run));
     zn_plan_zero_params(run, &zero);
+    ZN_TRY(zn_plan_costs_make(run, &costs));
     const zn_zero_plan_params params = {.zero = &zero,
                                         .n_ranks = plan.n_ranks,
                                         .shared = run->shared && run->hw.nodes == 1,
-                                        .tied = run->spec->tied};
-    ZN_TRY(zn_zero_plan_make(&params, run->list, &plan.zero));
-    fill_rows(run, &zero, &plan);
-    fill_limits(run, &plan);
-    zn_plan_time(run, &plan);
-    *out = plan;
-    return ZINC_OK;
+                                        .tied = run->spec->tied,
+                                        .costs = costs.known ? &costs.zero : NULL};
+    const zinc_status status = zn_zero_plan_make(&params, run->list, &plan.zero);
+    if (status == ZINC_OK) {
+        fill_rows(run, &zero, &plan);
+        fill_limits(run, &plan);
+        if (costs.known)
+            zn_plan_time(run, &plan);
+        *out = plan;
+    }
+    zn_plan_costs_fini(&costs);
+    return status;
 }
 
 /* ---- every stage and offload ---- */

@@ -24,6 +24,10 @@
 #include "model/model.h"
 #include "zero/zero_plan.h"
 
+/* Of a device's matrix peak: 40 to 50% is what well-tuned training of large models reports (PaLM,
+ * Llama 3: 38 to 57% model FLOPs utilisation). */
+#define ZN_PLAN_COMPUTE_SHARE 0.45
+
 /* A machine of equal nodes. 0: not known; then nothing is limited by it and it takes no time. */
 typedef struct zn_plan_hardware {
     const char *name;         /* of the preset; "" */
@@ -32,17 +36,24 @@ typedef struct zn_plan_hardware {
     double host_bytes;        /* of a node */
     double disk_bytes;        /* of a node */
     double flops, fp32_flops; /* matrix FLOP/s of a device, at peak: 16-bit, fp32 */
-    double device_rate;       /* bytes/s of a device's memory */
-    double link;              /* bytes/s between host and one device, each way */
-    double peer;              /* bytes/s that a device sends to others of its node */
-    double network;           /* bytes/s that a node sends */
-    double host_rate;         /* bytes/s of a node's memory */
-    double disk_rate;         /* bytes/s of a node's disk */
+    double compute_share;     /* of that peak, what training reaches */
+    double pass_rate;         /* bytes/s of activations through all that is no matrix product; 0: in
+                                 compute_share */
+    /* rates as they are reached */
+    double device_rate;  /* bytes/s of a device's memory */
+    double link;         /* bytes/s between host and one device, each way */
+    double link_latency; /* seconds of each copy besides */
+    double peer;         /* bytes/s that a device sends to others of its node */
+    double network;      /* bytes/s that a node sends */
+    double host_rate;    /* bytes/s of a node's memory */
+    double disk_rate;    /* bytes/s of a node's disk */
 } zn_plan_hardware;
 
-/** Public figures of a device by name; counts of devices are left alone. Errors: E_CONFIG lists
- *  the names. */
-ZINC_MUST_CHECK zinc_status zn_plan_preset(const char *name, zn_plan_hardware *out);
+/** Public figures of a device by name, or those of this machine, measured with n_threads threads a
+ *  rank; counts of devices are left alone. Errors: E_CONFIG lists the names. */
+ZINC_MUST_CHECK zinc_status zn_plan_preset(const char *name, int n_threads, zn_plan_hardware *out);
+/** this_machine.c: fill *hw (zeroed but for gpus and nodes, and what cannot be measured here). */
+ZINC_MUST_CHECK zinc_status zn_plan_this_machine(int n_threads, zn_plan_hardware *hw);
 /** Names of the presets: "rtx3090, …". */
 const char *zn_plan_preset_names(void);
 
@@ -69,7 +80,8 @@ typedef struct zn_plan_run {
     bool checkpointing;
     bool shared; /* ranks of a node share memory, and parameters in it */
     int64_t block_size;
-    int n_threads; /* compute threads of a rank */
+    int n_threads;    /* compute threads of a rank */
+    double compute_s; /* measured: forward and backward of a step; 0: estimated */
     zn_plan_hardware hw;
 } zn_plan_run;
 
@@ -119,7 +131,16 @@ typedef struct zn_plan {
 ZINC_MUST_CHECK zinc_status zn_plan_make(const zn_plan_run *run, zn_plan *out);
 /** Bytes of blocks' inputs that a step copies to the host, and as many back. */
 int64_t zn_plan_checkpoint_bytes(const zn_plan_run *run);
-/** plan_time.c: fill the seconds of a plan whose bytes are known. */
+/** plan_time.c: what parts of a step cost, for the walk of zn_zero_plan_make. *known: the machine's
+ *  speed is. Release with zn_plan_costs_fini. */
+typedef struct zn_plan_costs {
+    zn_zero_costs zero;
+    double *units; /* owned: forward, then backward */
+    bool known;
+} zn_plan_costs;
+ZINC_MUST_CHECK zinc_status zn_plan_costs_make(const zn_plan_run *run, zn_plan_costs *out);
+void zn_plan_costs_fini(zn_plan_costs *costs);
+/** Fill the seconds of a plan that was walked with costs. */
 void zn_plan_time(const zn_plan_run *run, zn_plan *plan);
 /** The engine's parameters of a variant, as zn_engine_create would make them. */
 void zn_plan_zero_params(const zn_plan_run *run, zn_zero_params *out);

@@ -143,7 +143,8 @@ static zinc_status append_step(const zn_plan *plan, zn_buf *out)
     if (z->secondary_bytes > 0)
         ZN_TRY(zn_buf_printf(out, "%s of it from second copies\n", up));
     if (plan->step_s <= 0)
-        return zn_buf_puts(out, "no step time: give --preset, or --flops and the rates\n");
+        return zn_buf_puts(
+            out, "no step time: give --preset, or --flops (or --compute_time) and the rates\n");
     ZN_TRY(zn_buf_printf(out, "about %.4g ms a step, %.4g tokens/s in all; alone:",
                          plan->step_s * 1e3, plan->tokens_per_s));
     for (int i = 0; i < ZN_PLAN_N_CAUSES; i++)

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_time.c — seconds of an optimizer step from bytes, FLOPs and the machine's rates.
+/* plan_time.c — what the parts of a step cost on a machine: seconds a unit, seconds a byte.
  *
- * Three stretches follow one another: forward, backward, the step. In each the longest of what runs
- * side by side counts: computation, collectives (with overlap_comm), and the link, whose directions
- * are independent. Parameters stream up in forward and in backward, gradients go down in backward.
- * The step waits for the last unit's gradients, updates (in windows, with their copies and the disk
- * beside) and publishes. An update on the host that may begin early (zero/early.c) belongs to
- * backward, but for the last unit's. */
+ * The walk that counts a step's bytes (zero/zero_dry.c) puts them on the engine's streams, in the
+ * engine's order and with its waits (zero/zero_clock.c): its end is the critical path. */
+#include "base/mem.h"
 #include "plan/plan.h"
-
-/* Shares of a peak that long runs reach: 40 to 50% of matrix FLOP/s is what well-tuned training of
- * large models reports (PaLM, Llama 3: 38 to 57% model FLOPs utilisation); copies and collectives
- * come nearer to theirs. */
-#define COMPUTE_SHARE 0.45
-#define TRANSFER_SHARE 0.8
 
 const char *zn_plan_cause_name(zn_plan_cause cause)
 {
@@ -21,27 +12,69 @@ const char *zn_plan_cause_name(zn_plan_cause cause)
     return names[cause];
 }
 
-static double larger(double a, double b)
+static double of_one(double rate)
 {
-    return a > b ? a : b;
+    return rate > 0 ? 1 / rate : 0;
 }
 
-static double at_rate(double bytes, double rate)
-{
-    return rate > 0 ? bytes / (rate * TRANSFER_SHARE) : 0;
-}
+/* ---- computation ---- */
 
-/* Forward once, backward twice that; with checkpointing forward again. */
-static double compute_seconds(const zn_plan_run *run)
+/* Seconds of one micro-batch's forward in a block, and of the head's loss and gradient. */
+static void compute_seconds(const zn_plan_run *run, double *block, double *head)
 {
     const zn_config_values *c = &run->config;
+    const zn_model_spec *m = run->spec;
+    const zn_plan_hardware *hw = &run->hw;
     const bool fp32 = !c->bf16.enabled && !c->fp16.enabled;
-    const double peak = fp32 ? run->hw.fp32_flops : run->hw.flops;
-    const double flops =
-        zn_model_flops(run->spec, c->train_micro_batch_size_per_gpu, run->block_size) *
-        (run->checkpointing ? 4.0 / 3 : 1) * (double)c->gradient_accumulation_steps;
-    return peak > 0 ? flops / (peak * COMPUTE_SHARE) : 0;
+    const double second = of_one((fp32 ? hw->fp32_flops : hw->flops) * hw->compute_share);
+    const int64_t rows = c->train_micro_batch_size_per_gpu;
+    const double of_head = 6.0 * (double)(rows * run->block_size) * (double)(m->V * m->C);
+    const double flops = zn_model_flops(m, rows, run->block_size);
+    const zn_model_options whole = {.dropout_scale = 1};
+    zn_model_memory_bytes memory;
+    zn_model_memory(m, &whole, rows, run->block_size, ZN_DTYPE_F32, 1,
+                    &memory);
+    *head = of_head * second;
+    *block = ((flops - of_head) * second +
+              (double)memory.activations * of_one(second > 0 ? hw->pass_rate : 0)) /
+             3 / (double)m->L;
 }
+
+/* A measured step is shared out in the same proportions. */
+static void scale_to(const zn_plan_run *run, double *units, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += units[i];
+    const double micro = run->compute_s / (double)run->config.gradient_accumulation_steps;
+    for (int i = 0; i < n && sum > 0; i++)
+        units[i] *= micro / sum;
+}
+
+static void fill_units(const zn_plan_run *run, zn_plan_costs *costs)
+{
+    const int n = run->list->n_units, L = (int)run->spec->L;
+    double *forward = costs->units, *backward = forward + n;
+    double block = 1, head = 1;
+    compute_seconds(run, &block, &head);
+    if (run->compute_s > 0 && block <= 0) { /* the speed is not known: by FLOPs alone */
+        zn_plan_run unit = *run;
+        unit.hw = (zn_plan_hardware){.flops = 1, .fp32_flops = 1, .compute_share = 1};
+        compute_seconds(&unit, &block, &head);
+    }
+    for (int i = 1; i <= L && i < n; i++) { /* the embedding's work is next to nothing */
+        forward[i] = block;
+        backward[i] = block * (run->checkpointing && i < L ? 3 : 2);
+    }
+    backward[n - 1] = head;
+    if (run->compute_s > 0)
+        scale_to(run, costs->units, 2 * n);
+    costs->zero.forward = forward;
+    costs->zero.backward = backward;
+    costs->known = block > 0;
+}
+
+/* ---- traffic ---- */
 
 /* Across nodes a ring enters and leaves each node once, so a node's network carries what one rank
  * sends. */
@@ -58,102 +91,56 @@ static double group_rate(const zn_plan_hardware *hw, int n)
     return n > 0 && hw->gpus % n == 0 ? hw->peer : network_rate(hw);
 }
 
-/* Bytes an update reads and writes: gradient, master and states; master, states and parameter. */
-static double update_seconds(const zn_plan_run *run, const zn_plan *plan)
-{
-    const int n_states = run->optim ? run->optim->n_states : 0;
-    const bool fp32 = !run->config.bf16.enabled && !run->config.fp16.enabled;
-    const double bytes = 4 + 8 + 8 * n_states + (fp32 ? 0 : 2);
-    const double off = (double)plan->zero.offloaded_elems;
-    const double here = (double)plan->zero.shard_elems - off;
-    return at_rate(here * bytes, run->hw.device_rate) +
-           at_rate(off * bytes, run->hw.host_rate / run->hw.gpus);
-}
-
-/* Seconds of a step's traffic, each alone. */
-typedef struct traffic {
-    double gathers, reduces; /* collectives of forward and backward */
-    double publish;          /* and of the step */
-    double stream_up;        /* to the device: parameters and blocks' inputs, as they are used */
-    double send_back;        /* … updated parameters */
-    double down, away;       /* to the host: gradients; blocks' inputs */
-} traffic;
-
-static traffic traffic_of(const zn_plan_run *run, const zn_plan *plan)
+zinc_status zn_plan_costs_make(const zn_plan_run *run, zn_plan_costs *out)
 {
     const zn_plan_hardware *hw = &run->hw;
-    const zn_zero_plan *z = &plan->zero;
-    const double rate = group_rate(hw, z->shard_ranks);
-    const bool whole = run->config.zero.stage < 3;
-    const bool streamed = run->config.zero.offload_param != ZN_OFFLOAD_NONE;
-    const double up = at_rate((double)z->to_device_bytes, hw->link);
-    traffic t = {.gathers = whole ? 0 : at_rate(z->gather_bytes, rate),
-                 .reduces =
-                     at_rate(z->reduce_bytes, rate) + at_rate(z->replica_bytes, network_rate(hw)),
-                 .publish = whole ? at_rate(z->gather_bytes, rate) : 0,
-                 .stream_up = streamed ? up : 0,
-                 .send_back = streamed ? 0 : up,
-                 .down = at_rate((double)z->to_host_bytes, hw->link),
-                 .away = at_rate((double)zn_plan_checkpoint_bytes(run), hw->link)};
-    t.gathers +=
-        at_rate(z->secondary_bytes, group_rate(hw, (int)run->config.zero.hpz_partition_size));
-    return t;
-}
-
-/* zn_zero_can_update_early, from a configuration. */
-static bool updates_early(const zn_plan_run *run, const zn_plan *plan)
-{
     const zn_config_values *c = &run->config;
-    return run->optim && run->optim->n_sums == 0 && c->zero.offload_optimizer == ZN_OFFLOAD_CPU &&
-           c->zero.offload_param != ZN_OFFLOAD_NVME && plan->zero.n_replicas == 1 &&
-           c->bf16.enabled && !c->bf16.check_grad_overflow && !(c->gradient_clipping > 0);
+    const int ranks = hw->gpus * hw->nodes, shard = c->zero.stage > 0 ? (int)c->zero.shard_size : 0;
+    zn_plan_costs costs = {
+        .zero = {.group_byte = of_one(group_rate(hw, shard > 0 ? shard : ranks)),
+                 .secondary_byte = of_one(group_rate(hw, (int)c->zero.hpz_partition_size)),
+                 .replica_byte = of_one(network_rate(hw)),
+                 .link_byte = of_one(hw->link),
+                 .link_copy = hw->link_latency,
+                 .device_byte = of_one(hw->device_rate),
+                 .host_byte = of_one(hw->host_rate / hw->gpus),
+                 .disk_byte = of_one(hw->disk_rate / hw->gpus),
+                 .checkpoint_bytes = run->spec->L > 1
+                                         ? zn_plan_checkpoint_bytes(run) /
+                                               c->gradient_accumulation_steps / (run->spec->L - 1)
+                                         : 0,
+                 .step = {.clip = c->gradient_clipping,
+                          .unchecked = c->bf16.enabled && !c->bf16.check_grad_overflow}}};
+    ZN_TRY(zn_alloc_array(&costs.units, 2 * (size_t)run->list->n_units, sizeof(double),
+                          "seconds of units"));
+    fill_units(run, &costs);
+    *out = costs;
+    return ZINC_OK;
 }
 
-/* Side by side, or one after the other. */
-static double together(bool overlap, double a, double b)
+void zn_plan_costs_fini(zn_plan_costs *costs)
 {
-    return overlap ? larger(a, b) : a + b;
+    zn_free(costs->units);
+    *costs = (zn_plan_costs){0};
 }
 
-static double step_seconds(const zn_plan_run *run, const zn_plan *plan, const traffic *t)
-{
-    const bool overlap = run->config.zero.overlap_comm;
-    const double *s = plan->seconds;
-    const double last = plan->zero.trainable_padded > 0
-                            ? (double)plan->zero.largest_unit / (double)plan->zero.trainable_padded
-                            : 0; /* of what a step moves: the unit that backward ends with */
-    const double forward_share = run->checkpointing ? 0.25 : 1.0 / 3;
-    const double forward = together(overlap, s[ZN_PLAN_COMPUTE] * forward_share,
-                                    larger(larger(t->gathers / 2, t->stream_up / 2), t->away));
-    const double up = t->stream_up / 2 + t->away;
-    double backward = together(overlap, s[ZN_PLAN_COMPUTE] * (1 - forward_share),
-                               larger(t->gathers / 2 + t->reduces, up));
-    const double update = larger(larger(s[ZN_PLAN_OPTIMIZER], s[ZN_PLAN_DISK]), t->send_back);
-    if (!updates_early(run, plan)) {
-        const double down = t->down * (1 - last); /* gradients leave beside backward in any case */
-        return forward + larger(backward, down) + t->down * last + update + t->publish;
-    }
-    backward = larger(backward, larger(t->down, larger(s[ZN_PLAN_OPTIMIZER], up + t->send_back)));
-    return forward + backward + last * (s[ZN_PLAN_OPTIMIZER] + t->send_back) + t->publish;
-}
+/* ---- the answer ---- */
 
 void zn_plan_time(const zn_plan_run *run, zn_plan *plan)
 {
-    const traffic t = traffic_of(run, plan);
+    const double *busy = plan->zero.busy_s;
+    const double up = busy[ZN_ZERO_SENDS_UP], down = busy[ZN_ZERO_SENDS_DOWN];
     double *s = plan->seconds;
-    s[ZN_PLAN_COMPUTE] = compute_seconds(run);
-    s[ZN_PLAN_NETWORK] = t.gathers + t.reduces + t.publish;
-    s[ZN_PLAN_LINK] = larger(t.down + t.away, t.stream_up + t.away + t.send_back);
-    s[ZN_PLAN_OPTIMIZER] = update_seconds(run, plan);
-    s[ZN_PLAN_DISK] = at_rate((double)(plan->zero.disk_read_bytes + plan->zero.disk_written_bytes),
-                              run->hw.disk_rate / run->hw.gpus);
+    s[ZN_PLAN_COMPUTE] = busy[ZN_ZERO_COMPUTES];
+    s[ZN_PLAN_NETWORK] = busy[ZN_ZERO_SENDS];
+    s[ZN_PLAN_LINK] = up > down ? up : down;
+    s[ZN_PLAN_OPTIMIZER] = busy[ZN_ZERO_UPDATES];
+    s[ZN_PLAN_DISK] = busy[ZN_ZERO_USES_DISK];
     plan->bound = ZN_PLAN_COMPUTE;
     for (int i = 0; i < ZN_PLAN_N_CAUSES; i++)
         if (s[i] > s[plan->bound])
             plan->bound = (zn_plan_cause)i;
-    if (s[ZN_PLAN_COMPUTE] <= 0)
-        return;
-    plan->step_s = step_seconds(run, plan, &t);
+    plan->step_s = plan->zero.step_s;
     plan->tokens_per_s = (double)run->config.train_micro_batch_size_per_gpu *
                          (double)run->config.gradient_accumulation_steps * (double)run->block_size *
                          plan->n_ranks / plan->step_s;

@@ -19,7 +19,7 @@ bool zn_zero_can_update_early(const zn_zero *zero, const zn_zero_step_args *args
 {
     return zero->p.optim && zero->p.optim->n_sums == 0 && zero->offloaded_elems > 0 &&
            zero->p.optimizer_tier == ZN_ZERO_ON_HOST && zero->window_bytes == 0 &&
-           !zero->replicas && args->unchecked && !(args->clip > 0);
+           zero->n_replicas == 1 && args->unchecked && !(args->clip > 0);
 }
 
 /* The caller may prepare its groups for the step again while updates read them. */

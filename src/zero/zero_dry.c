@@ -92,6 +92,9 @@ static zinc_status hold(zn_zero_dry *run, int r)
 static void gather(zn_zero_dry *run, zn_zero_region *region, int64_t n_chunks)
 {
     const int64_t n_elems = n_chunks * region->chunk_elems;
+    if (run->clock)
+        zn_zero_clock_gather(run->clock, region, n_chunks,
+                             run->n_secondary > 1 && region->secondary_chunks == region->n_chunks);
     if (region->secondary_chunks < region->n_chunks) {
         run->primary_elems += n_elems;
         run->from_disk += region->param_on_disk ? n_chunks * region->slab_stride : 0;
@@ -139,6 +142,13 @@ static zinc_status prefetch(zn_zero_dry *run)
     return ZINC_OK;
 }
 
+static void wait_unit(const zn_zero_dry *run, const zn_zero_unit *u)
+{
+    for (int k = 0; run->clock && k < u->n_regions; k++)
+        if (!zn_zero_dry_whole(run, &run->zero->regions[u->regions[k]]))
+            zn_zero_clock_arrive(run->clock, &run->zero->regions[u->regions[k]]);
+}
+
 static zinc_status acquire(zn_zero_dry *run, int member)
 {
     zn_zero *zero = run->zero;
@@ -160,7 +170,9 @@ static zinc_status acquire(zn_zero_dry *run, int member)
         zero->prefetched -= region->prefetched;
         region->prefetched = 0;
     }
-    return prefetch(run);
+    ZN_TRY(prefetch(run));
+    wait_unit(run, u);
+    return ZINC_OK;
 }
 
 static void release(zn_zero_dry *run, int member, zn_pass pass)
@@ -224,6 +236,8 @@ static zinc_status ready(zn_zero_dry *run, int member)
         if (!region->trainable)
             continue;
         run->n_reduces += (region->n_chunks + step - 1) / step;
+        if (run->clock)
+            zn_zero_clock_reduce(run->clock, region);
         if (run->grad_item[u->regions[k]] >= 0)
             return_grad(run, run->grad_item[u->regions[k]]);
         run->grad_item[u->regions[k]] = -1;
@@ -236,6 +250,8 @@ static zinc_status ready(zn_zero_dry *run, int member)
 static zinc_status use(zn_zero_dry *run, int member, zn_pass pass)
 {
     ZN_TRY(acquire(run, member));
+    if (run->clock)
+        zn_zero_clock_use(run->clock, member, pass);
     if (pass == ZN_PASS_BACKWARD)
         ZN_TRY(touch(run, member));
     release(run, member, pass);
@@ -249,6 +265,8 @@ static zinc_status use_head(zn_zero_dry *run, int head)
     ZN_TRY(acquire(run, head));
     if (tied)
         ZN_TRY(acquire(run, 0));
+    if (run->clock)
+        zn_zero_clock_use(run->clock, head, ZN_PASS_BACKWARD);
     ZN_TRY(touch(run, head));
     if (tied) {
         ZN_TRY(touch(run, 0));
@@ -263,7 +281,8 @@ zinc_status zn_zero_dry_micro_batch(zn_zero_dry *run)
     zn_zero *zero = run->zero;
     const int head = zero->n_members - 1, first = zero->hooks.first_trainable_unit;
     run->gathered_elems = run->primary_elems = run->from_disk = run->n_gathers = run->n_reduces = 0;
-    zn_zero_forget_secondary(zero, false);
+    if (!run->clock || !run->clock->accumulate)
+        zn_zero_forget_secondary(zero, false);
     zero->cursor = 0;
     for (int u = 0; u < head; u++)
         ZN_TRY(use(run, u, ZN_PASS_FORWARD));

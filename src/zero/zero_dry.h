@@ -4,6 +4,7 @@
 #ifndef ZN_ZERO_ZERO_DRY_H
 #define ZN_ZERO_ZERO_DRY_H
 
+#include "zero/zero_clock.h"
 #include "zero/zero_internal.h"
 #include "zero/zero_plan.h"
 
@@ -28,6 +29,7 @@ typedef struct zn_zero_dry {
     int64_t gathered_elems, n_gathers, n_reduces; /* of the micro-batch that is walked */
     int64_t primary_elems; /* of them, what no second copy had: all, if there is none */
     int64_t from_disk;     /* positions read for its gathers */
+    zn_zero_clock *clock;  /* NULL: this walk is not timed */
 } zn_zero_dry;
 
 /** Whether a region's parameters are complete on every rank, so that nothing is gathered. */

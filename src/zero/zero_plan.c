@@ -231,6 +231,54 @@ static zinc_status start(zn_zero_dry *run, const zn_param_list *list)
     return ZINC_OK;
 }
 
+/* ---- times ---- */
+
+#define TIMED 3 /* micro-batches before the last; further ones take as long as the third */
+
+/* A step in the steady state of steps. */
+static zinc_status time_step(zn_zero_dry *run, double *seconds)
+{
+    zn_zero_clock *clock = run->clock;
+    const int64_t before = run->zero->p.gradient_accumulation_steps - 1;
+    const double began = clock->free[ZN_ZERO_COMPUTES];
+    double more = 0;
+    memset(clock->busy, 0, sizeof clock->busy);
+    for (int64_t m = 0; m <= before && m <= TIMED; m++) {
+        zn_zero_clock old = *clock;
+        clock->accumulate = m > 0 && !run->full_grads;
+        clock->boundary = m == before || m == TIMED;
+        ZN_TRY(zn_zero_dry_micro_batch(run));
+        if (m + 1 != TIMED || before <= TIMED)
+            continue;
+        const double times = (double)(before - TIMED);
+        more = times * (clock->free[ZN_ZERO_COMPUTES] - old.free[ZN_ZERO_COMPUTES]);
+        for (int i = 0; i < ZN_ZERO_N_STREAMS; i++)
+            clock->busy[i] += times * (clock->busy[i] - old.busy[i]);
+    }
+    zn_zero_clock_step(clock);
+    *seconds = clock->free[ZN_ZERO_COMPUTES] - began + more;
+    return ZINC_OK;
+}
+
+static zinc_status fill_times(zn_zero_dry *run, zn_zero_plan *out)
+{
+    zinc_status status;
+    zn_zero_clock clock = {.zero = run->zero, .costs = run->params->costs, .shared = run->shared};
+    if (!clock.costs)
+        return ZINC_OK;
+    ZN_TRY(zn_alloc_array(&clock.arrived, (size_t)run->zero->n_regions, sizeof(double),
+                          "planned gathers"));
+    run->clock = &clock;
+    for (int i = 0; i < 2; i++) /* the first begins with idle streams */
+        ZN_TRY_GOTO(time_step(run, &out->step_s));
+    memcpy(out->busy_s, clock.busy, sizeof out->busy_s);
+    status = ZINC_OK;
+fail:
+    run->clock = NULL;
+    zn_free(clock.arrived);
+    return status;
+}
+
 static void finish(zn_zero_dry *run)
 {
     if (run->zero) {
@@ -267,6 +315,7 @@ zinc_status zn_zero_plan_make(const zn_zero_plan_params *params, const zn_param_
     plan.n_replicas = run.zero->n_replicas;
     fill_traffic(&run, &sums, &plan);
     fill_transfers(&run, &sums, &plan);
+    ZN_TRY_GOTO(fill_times(&run, &plan));
     *out = plan;
     status = ZINC_OK;
 fail:

@@ -15,11 +15,35 @@
 /* A slice must hold at least ZN_ZERO_ALIGN elements of a chunk. */
 #define ZN_ZERO_MAX_RANKS ((int)(ZN_ZERO_CHUNK / ZN_ZERO_ALIGN))
 
+/* What works side by side in a step. */
+typedef enum zn_zero_stream {
+    ZN_ZERO_COMPUTES,
+    ZN_ZERO_SENDS, /* collectives */
+    ZN_ZERO_SENDS_UP,
+    ZN_ZERO_SENDS_DOWN, /* over the link, to the device and back */
+    ZN_ZERO_UPDATES,
+    ZN_ZERO_USES_DISK,
+    ZN_ZERO_N_STREAMS,
+} zn_zero_stream;
+
+/* Seconds that parts of a step take on some machine. */
+typedef struct zn_zero_costs {
+    const double *forward, *backward; /* [n_units] computation of a unit in a micro-batch; the
+                                         head's is all in backward */
+    double group_byte, secondary_byte, replica_byte; /* of a byte that a rank sends in its group */
+    double link_byte, link_copy;   /* of a byte over the link, and of each copy besides */
+    double device_byte, host_byte; /* of memory that an update reads or writes */
+    double disk_byte;              /* read or written */
+    int64_t checkpoint_bytes;      /* of a block's input that waits on the host; 0: it does not */
+    zn_zero_step_args step;        /* clip and unchecked decide when updates begin */
+} zn_zero_costs;
+
 typedef struct zn_zero_plan_params {
     const zn_zero_params *zero; /* tiers too; dev, comm, kernels, disk_path may be NULL */
     int n_ranks;                /* 1..ZN_ZERO_MAX_RANKS */
     bool shared;                /* ranks share memory: share_parameters takes effect */
     bool tied;                  /* the head uses unit 0 too */
+    const zn_zero_costs *costs; /* NULL: no times */
 } zn_zero_plan_params;
 
 /* Bytes and elements of one rank; times are an optimizer step. */
@@ -41,6 +65,8 @@ typedef struct zn_zero_plan {
     int64_t n_collectives;
     int64_t to_device_bytes, to_host_bytes; /* over the link, copies of offloaded state */
     int64_t disk_read_bytes, disk_written_bytes;
+    double step_s;                    /* with costs: a step among others like it, */
+    double busy_s[ZN_ZERO_N_STREAMS]; /* and what each stream works in it */
 } zn_zero_plan;
 
 /** Work it out. Errors: E_INVALID for settings that do not exist, E_NOMEM. */

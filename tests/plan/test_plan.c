@@ -170,7 +170,7 @@ static void set_up(fixture *f, const char *model, const char *preset, int gpus, 
     memset(f, 0, sizeof *f);
     assert_ok(zn_plan_model(model, &f->spec, &known));
     assert_ok(zn_model_param_list(&f->spec, &f->list));
-    assert_ok(zn_plan_preset(preset, &hw));
+    assert_ok(zn_plan_preset(preset, 1, &hw));
     assert_ok(zn_config_parse(text, strlen(text), "ds.json", &f->config));
     const zn_config_facts facts = {
         .world_size = gpus, .hidden_size = f->spec.C, .default_micro_batch = 1};
@@ -391,8 +391,8 @@ static void an_unknown_preset_is_told_which_there_are(void **state)
 {
     (void)state;
     zn_plan_hardware hw = {.gpus = 1, .nodes = 1};
-    assert_fails(zn_plan_preset("a10", &hw), ZINC_E_CONFIG, zn_plan_preset_names());
-    assert_ok(zn_plan_preset("cpu", &hw));
+    assert_fails(zn_plan_preset("a10", 1, &hw), ZINC_E_CONFIG, zn_plan_preset_names());
+    assert_ok(zn_plan_preset("cpu", 1, &hw));
     assert_true(hw.device_bytes > 0 && hw.flops > 0 && hw.device_rate > 0);
 }
 

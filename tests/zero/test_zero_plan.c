@@ -7,8 +7,20 @@
 
 #include "zero/zero_plan.h"
 
+#define TOY_UNITS 5
+
+/* Every byte takes a second: a stream works as many seconds as it moves bytes. */
 static zn_zero_plan plan_of(const toy_job *job)
 {
+    static const double compute[TOY_UNITS] = {1, 10, 10, 10, 100};
+    const zn_zero_costs costs = {.forward = compute,
+                                 .backward = compute,
+                                 .group_byte = 1,
+                                 .secondary_byte = 1,
+                                 .replica_byte = 1,
+                                 .link_byte = 1,
+                                 .disk_byte = 1,
+                                 .step = {.clip = job->clip, .unchecked = job->unchecked}};
     zn_zero_plan plan;
     zn_param_list list = {0};
     zn_zero_params zero = job->p;
@@ -16,11 +28,32 @@ static zn_zero_plan plan_of(const toy_job *job)
     const zn_zero_plan_params params = {.zero = &zero,
                                         .n_ranks = job->n_ranks,
                                         .shared = job->p.share_parameters,
-                                        .tied = !job->untied};
+                                        .tied = !job->untied,
+                                        .costs = &costs};
     assert_ok(toy_list(job, &list, NULL));
     assert_ok(zn_zero_plan_make(&params, &list, &plan));
     zn_param_list_fini(&list);
     return plan;
+}
+
+/* What is timed is what is counted; nothing is faster than the stream that works longest, or slower
+ * than all of them in turn. */
+static void assert_timed(const zn_zero_plan *plan)
+{
+    const double *busy = plan->busy_s;
+    double sum = 0, most = 0;
+    for (int i = 0; i < ZN_ZERO_N_STREAMS; i++) {
+        sum += busy[i];
+        most = busy[i] > most ? busy[i] : most;
+    }
+    assert_int_equal(llround(busy[ZN_ZERO_SENDS]),
+                     llround(plan->reduce_bytes + plan->gather_bytes + plan->replica_bytes +
+                             plan->secondary_bytes));
+    assert_int_equal(llround(busy[ZN_ZERO_SENDS_UP]), plan->to_device_bytes);
+    assert_int_equal(llround(busy[ZN_ZERO_SENDS_DOWN]), plan->to_host_bytes);
+    assert_int_equal(llround(busy[ZN_ZERO_USES_DISK]),
+                     plan->disk_read_bytes + plan->disk_written_bytes);
+    assert_true(plan->step_s >= most * 0.999 && plan->step_s <= sum * 1.001);
 }
 
 static void assert_planned(const toy_job *job)
@@ -28,6 +61,7 @@ static void assert_planned(const toy_job *job)
     const zn_zero_plan plan = plan_of(job);
     const int64_t *now = job->memory.now;
     const int scale = sizeof(float); /* the gradient scale */
+    assert_timed(&plan);
     assert_int_equal(plan.padded_elems, job->stats.padded_elems);
     assert_int_equal(plan.parameters[ZN_ZERO_ON_DEVICE], now[ZN_MEM_PARAMETERS]);
     assert_int_equal(plan.masters[ZN_ZERO_ON_DEVICE], now[ZN_MEM_MASTERS]);
@@ -181,6 +215,94 @@ static void offloaded_states_are_where_the_plan_says(void **state)
     }
 }
 
+static double step_of(const toy_job *job, const zn_zero_costs *costs)
+{
+    static const double nothing[TOY_UNITS];
+    zn_zero_plan plan;
+    zn_param_list list = {0};
+    zn_zero_params zero = job->p;
+    zn_zero_costs c = *costs;
+    zero.gradient_accumulation_steps = job->accumulation;
+    c.forward = c.forward ? c.forward : nothing;
+    c.backward = c.backward ? c.backward : nothing;
+    const zn_zero_plan_params params = {.zero = &zero, .n_ranks = job->n_ranks, .costs = &c};
+    assert_ok(toy_list(job, &list, NULL));
+    assert_ok(zn_zero_plan_make(&params, &list, &plan));
+    zn_param_list_fini(&list);
+    return plan.step_s;
+}
+
+static void computation_alone_adds_up(void **state)
+{
+    (void)state;
+    static const double forward[] = {1, 10, 10, 10, 0}, backward[] = {5, 20, 20, 20, 100};
+    const zn_zero_costs costs = {.forward = forward, .backward = backward};
+    for (int accumulation = 1; accumulation < 12; accumulation += 5) {
+        toy_job job = toy_job_new(2, 3);
+        job.accumulation = accumulation;
+        /* the embedding's backward is next to nothing and uses no parameters */
+        assert_int_equal(llround(step_of(&job, &costs)), llround(accumulation * 191.0));
+        toy_free(&job);
+    }
+}
+
+/* Gradients, 4 bytes, go down unit by unit; new parameters, 2 bytes, come back: after the norm all
+ * of them, without it each unit's while the next one's gradients go down. */
+static void gradients_and_parameters_are_in_series_only_where_the_norm_is_needed(void **state)
+{
+    (void)state;
+    zn_param_list list = {0};
+    toy_job job = toy_job_new(1, 2);
+    job.p.param_dtype = job.p.wire_dtype = ZN_DTYPE_BF16;
+    job.p.optimizer_tier = ZN_ZERO_ON_HOST;
+    assert_ok(zn_optim_find("adamw", &job.p.optim));
+    const zn_zero_plan plan = plan_of(&job);
+    const double down = (double)plan.to_host_bytes, up = (double)plan.to_device_bytes;
+    zn_zero_costs costs = {.link_byte = 1, .step = {.clip = 1, .unchecked = true}};
+    assert_int_equal(llround(step_of(&job, &costs)), llround(down + up));
+    costs.step.clip = 0;
+    assert_ok(toy_list(&job, &list, NULL));
+    const int64_t embed = (list.specs[0].n_elems + ZN_ZERO_ALIGN - 1) / ZN_ZERO_ALIGN;
+    assert_int_equal(llround(step_of(&job, &costs)),
+                     llround(down + 2.0 * (double)(embed * ZN_ZERO_ALIGN)));
+    costs.step.unchecked = false;
+    assert_int_equal(llround(step_of(&job, &costs)), llround(down + up));
+    zn_param_list_fini(&list);
+    toy_free(&job);
+}
+
+/* Parameters on the host: while one unit computes the next comes up, and nobody waits. */
+static void a_link_that_is_faster_than_computation_costs_the_first_unit(void **state)
+{
+    (void)state;
+    static const double forward[] = {1e4, 1e4, 1e4, 1e4, 0};
+    static const double backward[] = {0, 2e4, 2e4, 2e4, 1e4};
+    toy_job job = toy_job_new(1, 3);
+    job.untied = true;
+    job.p.param_dtype = job.p.wire_dtype = ZN_DTYPE_BF16;
+    job.p.param_tier = job.p.optimizer_tier = ZN_ZERO_ON_HOST;
+    job.p.persistence_threshold = 0;
+    job.embed_elems = 1000;
+    assert_ok(zn_optim_find("adamw", &job.p.optim));
+    zn_zero_costs costs = {.forward = forward,
+                           .backward = backward,
+                           .link_byte = 1,
+                           .step = {.clip = 1, .unchecked = true}};
+    /* the embedding's gradient is ready as soon as layer.0's is */
+    const double first_up = 1024 * 2, last_down = (1024 + 1120) * 4;
+    assert_int_equal(llround(step_of(&job, &costs)), llround(11e4 + first_up + last_down));
+    job.accumulation = 10; /* the next micro-batch begins while the last gradients go down */
+    assert_int_equal(llround(step_of(&job, &costs)), llround(10 * (11e4 + first_up) + last_down));
+    costs.link_byte =
+        100; /* and one that is slower: gradients down and parameters up, side by side */
+    job.accumulation = 1;
+    const zn_zero_plan plan = plan_of(&job);
+    const double step = step_of(&job, &costs);
+    assert_true(step > 100.0 * (double)plan.to_host_bytes);
+    assert_true(step < 11e4 + 100.0 * (double)(plan.to_host_bytes + plan.to_device_bytes));
+    toy_free(&job);
+}
+
 /* 70 billion elements in 82 units on 1,024 ranks: 16,700 chunks, but no slice is ever listed. */
 static void seventy_billion_elements_on_1024_ranks_take_no_time(void **state)
 {
@@ -255,6 +377,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_small_live_budget_and_no_reuse_are_followed),
     cmocka_unit_test(shared_parameters_cost_their_slices),
     cmocka_unit_test(offloaded_states_are_where_the_plan_says),
+    cmocka_unit_test(computation_alone_adds_up),
+    cmocka_unit_test(gradients_and_parameters_are_in_series_only_where_the_norm_is_needed),
+    cmocka_unit_test(a_link_that_is_faster_than_computation_costs_the_first_unit),
     cmocka_unit_test(seventy_billion_elements_on_1024_ranks_take_no_time),
     cmocka_unit_test(what_cannot_be_planned_is_named),
     cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
