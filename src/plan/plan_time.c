@@ -32,8 +32,7 @@ static void compute_seconds(const zn_plan_run *run, double *block, double *head)
     const double flops = zn_model_flops(m, rows, run->block_size);
     const zn_model_options whole = {.dropout_scale = 1};
     zn_model_memory_bytes memory;
-    zn_model_memory(m, &whole, rows, run->block_size, ZN_DTYPE_F32, 1,
-                    &memory);
+    zn_model_memory(m, &whole, rows, run->block_size, ZN_DTYPE_F32, 1, &memory);
     *head = of_head * second;
     *block = ((flops - of_head) * second +
               (double)memory.activations * of_one(second > 0 ? hw->pass_rate : 0)) /
