@@ -2,7 +2,8 @@
 /* Collectives between ranks that are threads of this process, two or as many as --threads.
  *
  * Rates are the memory traffic of all ranks together, compared with a copy by as many threads:
- *   all_gather      every rank reads the slices of the others and writes them
+ *   all_gather      every rank reads the slices of the others and writes them; its own lies in its
+ *                   place already, as parameters do
  *   reduce_scatter  every rank reads its slice of all ranks and writes the sum, in fp32 */
 #include <math.h>
 #include <pthread.h>
@@ -40,6 +41,7 @@ static zinc_status measure(rank_job *job, zn_comm *comm, void *full, void *shard
     const zn_slices layout = {
         .dtype = c->dtype, .slice_elems = slice, .n_blocks = 1, .shard_stride = slice};
     job->best = (double)INFINITY;
+    const size_t mine = (size_t)(slice * job->rank) * zn_dtype_size(c->dtype);
     for (int run = -1; run < N_RUNS; run++) {
         zn_event done;
         ZN_TRY(zn_comm_barrier(comm, "start"));
@@ -48,7 +50,8 @@ static zinc_status measure(rank_job *job, zn_comm *comm, void *full, void *shard
             ZN_TRY(zn_comm_reduce_scatter(comm, full, shard, &layout, ZN_DTYPE_F32, false,
                                           "benchmark", &done));
         else
-            ZN_TRY(zn_comm_all_gather(comm, full, shard, &layout, "benchmark", &done));
+            ZN_TRY(
+                zn_comm_all_gather(comm, full, (char *)full + mine, &layout, "benchmark", &done));
         ZN_TRY(zn_event_wait(done, -1));
         const double took = zn_sys_now() - start;
         if (run >= 0 && took < job->best)

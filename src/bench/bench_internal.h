@@ -12,15 +12,20 @@
 #define ZN_BENCH_MAX_BUFFERS 16
 #define ZN_BENCH_MIN_RUNS 5
 
-/* Larger than the caches of most machines; f32 elements of one array that is streamed. */
+/* f32 elements of one array of an optimizer step. What memory gives is measured on as much as the
+ * four of AdamW are, 512 MiB, so that a large cache helps neither more than the other. */
 #define ZN_BENCH_STREAM_ELEMS ((int64_t)32 << 20)
+#define ZN_BENCH_ARRAYS 4
 
 typedef enum zn_bench_limit_kind {
     ZN_BENCH_NO_LIMIT,
     ZN_BENCH_FMA,    /* FLOP/s */
     ZN_BENCH_BF16,   /* FLOP/s of bf16 products */
     ZN_BENCH_COPY,   /* bytes/s, read and written ones added */
-    ZN_BENCH_UPDATE, /* bytes/s of reading and writing in place, the most a step streams */
+    ZN_BENCH_READ,   /* bytes/s */
+    ZN_BENCH_UPDATE, /* bytes/s of reading and writing in place */
+    ZN_BENCH_STEP_3, /* bytes/s of what a step over three arrays moves, without its arithmetic */
+    ZN_BENCH_STEP_4, /* the same over four */
     ZN_BENCH_N_LIMITS,
 } zn_bench_limit_kind;
 
@@ -79,12 +84,16 @@ ZINC_MUST_CHECK zinc_status zn_bench_startup(zn_bench *b);
 
 /* ---- memory loops (bench_memory.c): all of a group of threads, each a part ---- */
 typedef enum zn_bench_loop {
-    ZN_BENCH_LOOP_READ,   /* 4 bytes an element */
-    ZN_BENCH_LOOP_WRITE,  /* 4, past the caches */
-    ZN_BENCH_LOOP_COPY,   /* 8 */
-    ZN_BENCH_LOOP_UPDATE, /* 8 */
+    ZN_BENCH_LOOP_READ,
+    ZN_BENCH_LOOP_WRITE,  /* past the caches */
+    ZN_BENCH_LOOP_COPY,   /* past the caches */
+    ZN_BENCH_LOOP_UPDATE, /* each element read and written */
+    ZN_BENCH_LOOP_STEP_3, /* one array read, two updated */
+    ZN_BENCH_LOOP_STEP_4, /* one array read, three updated */
+    ZN_BENCH_N_LOOPS,
 } zn_bench_loop;
-/** Bytes a second of one loop over ZN_BENCH_STREAM_ELEMS elements. */
+/** Bytes a second, read and written ones added, of one loop over ZN_BENCH_ARRAYS *
+ *  ZN_BENCH_STREAM_ELEMS elements (STEP_3: over three quarters of them). */
 ZINC_MUST_CHECK zinc_status zn_bench_stream(zn_bench *b, zn_bench_loop loop, int n_threads,
                                             double *out);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/copy.h"
 #include "bench/bench_internal.h"
 #include "kernels/peak.h"
 
@@ -61,9 +62,48 @@ static void update_part(float *x, range r, float factor)
         }
 }
 
+/* As an optimizer step: the first array is read, the others are updated, all side by side. Two
+ * streams of each. */
+static uint64_t step_part(float *x, int n_arrays, range r, float factor)
+{
+    const int64_t n = (r.to - r.from) / LINE / 2 * LINE;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < 2 * n; i += LINE) {
+        float *const line = x + r.from + (i / LINE % 2) * n + i / (2 * LINE) * LINE;
+        __builtin_prefetch(line + PREFETCH_ELEMS);
+        sum += read_line(line);
+        for (int a = 1; a < n_arrays; a++) {
+            float *p = line + a * ZN_BENCH_STREAM_ELEMS;
+            __builtin_prefetch(p + PREFETCH_ELEMS, 1);
+            for (int k = 0; k < LINE; k++)
+                p[k] *= factor;
+        }
+    }
+    return sum;
+}
+
+/* Elements that all threads divide among them, and bytes moved for each. */
+typedef struct loop_shape {
+    int64_t n_elems;
+    double n_bytes;
+} loop_shape;
+
+static loop_shape shape_of(zn_bench_loop loop)
+{
+    static const loop_shape shapes[ZN_BENCH_N_LOOPS] = {
+        [ZN_BENCH_LOOP_READ] = {ZN_BENCH_ARRAYS * ZN_BENCH_STREAM_ELEMS, 4},
+        [ZN_BENCH_LOOP_WRITE] = {ZN_BENCH_ARRAYS * ZN_BENCH_STREAM_ELEMS, 4},
+        [ZN_BENCH_LOOP_COPY] = {ZN_BENCH_ARRAYS / 2 * ZN_BENCH_STREAM_ELEMS, 8},
+        [ZN_BENCH_LOOP_UPDATE] = {ZN_BENCH_ARRAYS * ZN_BENCH_STREAM_ELEMS, 8},
+        [ZN_BENCH_LOOP_STEP_3] = {ZN_BENCH_STREAM_ELEMS, 20},
+        [ZN_BENCH_LOOP_STEP_4] = {ZN_BENCH_STREAM_ELEMS, 28},
+    };
+    return shapes[loop];
+}
+
 /* The kernels of the table work on one thread each here, whatever stream they are given. */
 static zinc_status loop_part(const zn_bench *b, zn_stream *one, zn_bench_loop loop, float *x,
-                             const float *y, range r)
+                             range r)
 {
     volatile uint64_t sink;
     volatile float one_f32 = 1.0f;
@@ -76,7 +116,12 @@ static zinc_status loop_part(const zn_bench *b, zn_stream *one, zn_bench_loop lo
     case ZN_BENCH_LOOP_WRITE:
         return b->k->zero(one, x + r.from, n * (int64_t)sizeof *x);
     case ZN_BENCH_LOOP_COPY:
-        memcpy(x + r.from, y + r.from, (size_t)n * sizeof *x);
+        zn_copy(x + r.from, x + shape_of(loop).n_elems + r.from, (size_t)n * sizeof *x);
+        return ZINC_OK;
+    case ZN_BENCH_LOOP_STEP_3:
+    case ZN_BENCH_LOOP_STEP_4:
+        sink = step_part(x, loop == ZN_BENCH_LOOP_STEP_3 ? 3 : 4, r, one_f32);
+        (void)sink;
         return ZINC_OK;
     default:
         update_part(x, r, one_f32);
@@ -87,8 +132,9 @@ static zinc_status loop_part(const zn_bench *b, zn_stream *one, zn_bench_loop lo
 /* Every thread times its own part, so that none pays for another one's waiting on a busy machine;
  * the rates add up. */
 static zinc_status run_loop(const zn_bench *b, zn_stream *one, zn_bench_loop loop, float *x,
-                            const float *y, int n_threads, double *rate)
+                            int n_threads, double *rate)
 {
+    const loop_shape shape = shape_of(loop);
     zinc_status worst = ZINC_OK;
     double sum = 0;
 #ifdef _OPENMP
@@ -96,13 +142,13 @@ static zinc_status run_loop(const zn_bench *b, zn_stream *one, zn_bench_loop loo
     reduction(max : worst) if (n_threads > 1)
 #endif
     for (int i = 0; i < n_threads; i++) {
-        const range r = part(ZN_BENCH_STREAM_ELEMS, n_threads, i);
+        const range r = part(shape.n_elems, n_threads, i);
         zinc_status status = ZINC_OK;
         zn_bench_clock clock = zn_bench_start(b);
         clock.one_thread = true;
         while (status == ZINC_OK && zn_bench_again(&clock))
-            status = loop_part(b, one, loop, x, y, r);
-        sum += (double)(r.to - r.from) * (double)sizeof *x / clock.best;
+            status = loop_part(b, one, loop, x, r);
+        sum += (double)(r.to - r.from) * shape.n_bytes / clock.best;
         worst = status > worst ? status : worst;
     }
     *rate = sum;
@@ -112,33 +158,27 @@ static zinc_status run_loop(const zn_bench *b, zn_stream *one, zn_bench_loop loo
 zinc_status zn_bench_stream(zn_bench *b, zn_bench_loop loop, int n_threads, double *out)
 {
     zinc_status status;
-    float *x = NULL, *y = NULL;
+    float *x = NULL;
     zn_stream *one = NULL;
-    const size_t n_bytes = (size_t)ZN_BENCH_STREAM_ELEMS * sizeof *x;
-    const bool both = loop == ZN_BENCH_LOOP_COPY;
+    const size_t n_bytes = (size_t)(ZN_BENCH_ARRAYS * ZN_BENCH_STREAM_ELEMS) * sizeof *x;
     ZN_TRY_GOTO(zn_stream_create_inline(b->dev, "one thread", &one));
     ZN_TRY_GOTO(zn_device_alloc(b->dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, n_bytes, "stream", &x));
     memset(x, 0, n_bytes);
-    if (both) {
-        ZN_TRY_GOTO(
-            zn_device_alloc(b->dev, ZN_PLACE_DEVICE, ZN_MEM_BUFFERS, n_bytes, "stream", &y));
-        memset(y, 0, n_bytes);
-    }
-    ZN_TRY_GOTO(run_loop(b, one, loop, x, y, n_threads, out));
-    *out *= loop == ZN_BENCH_LOOP_READ || loop == ZN_BENCH_LOOP_WRITE ? 1 : 2;
+    ZN_TRY_GOTO(run_loop(b, one, loop, x, n_threads, out));
 fail:
     zn_device_free(b->dev, x);
-    zn_device_free(b->dev, y);
     zn_stream_destroy(one);
     return status;
 }
 
 zinc_status zn_bench_memory(zn_bench *b)
 {
-    static const char *const names[] = {"read", "write", "copy", "update"};
-    static const zn_bench_limit_kind kinds[] = {ZN_BENCH_NO_LIMIT, ZN_BENCH_NO_LIMIT, ZN_BENCH_COPY,
-                                                ZN_BENCH_UPDATE};
-    for (int loop = 0; loop < 4; loop++)
+    static const char *const names[ZN_BENCH_N_LOOPS] = {
+        "read", "write", "copy", "update", "read_1_update_2", "read_1_update_3"};
+    static const zn_bench_limit_kind kinds[ZN_BENCH_N_LOOPS] = {ZN_BENCH_READ,   ZN_BENCH_NO_LIMIT,
+                                                                ZN_BENCH_COPY,   ZN_BENCH_UPDATE,
+                                                                ZN_BENCH_STEP_3, ZN_BENCH_STEP_4};
+    for (int loop = 0; loop < ZN_BENCH_N_LOOPS; loop++)
         for (int n = 1; n <= b->p->n_threads; n += b->p->n_threads > 1 ? b->p->n_threads - 1 : 1) {
             char name[64];
             double rate = 0;

@@ -86,6 +86,16 @@ void zn_bench_free_buffers(zn_bench *b)
 
 /* ---- limits ---- */
 
+static zn_bench_loop loop_of(zn_bench_limit_kind kind)
+{
+    static const zn_bench_loop loops[ZN_BENCH_N_LIMITS] = {
+        [ZN_BENCH_COPY] = ZN_BENCH_LOOP_COPY,     [ZN_BENCH_READ] = ZN_BENCH_LOOP_READ,
+        [ZN_BENCH_UPDATE] = ZN_BENCH_LOOP_UPDATE, [ZN_BENCH_STEP_3] = ZN_BENCH_LOOP_STEP_3,
+        [ZN_BENCH_STEP_4] = ZN_BENCH_LOOP_STEP_4,
+    };
+    return loops[kind];
+}
+
 zinc_status zn_bench_limit(zn_bench *b, zn_bench_limit_kind kind, double *out)
 {
     double *limit = &b->limits[kind];
@@ -94,10 +104,8 @@ zinc_status zn_bench_limit(zn_bench *b, zn_bench_limit_kind kind, double *out)
         *limit = zn_peak_flops(n, PEAK_SECONDS);
     else if (*limit == 0 && kind == ZN_BENCH_BF16)
         *limit = zn_peak_bf16_flops(n, PEAK_SECONDS);
-    else if (*limit == 0 && kind == ZN_BENCH_COPY)
-        ZN_TRY(zn_bench_stream(b, ZN_BENCH_LOOP_COPY, n, limit));
-    else if (*limit == 0 && kind == ZN_BENCH_UPDATE)
-        ZN_TRY(zn_bench_stream(b, ZN_BENCH_LOOP_UPDATE, n, limit));
+    else if (*limit == 0)
+        ZN_TRY(zn_bench_stream(b, loop_of(kind), n, limit));
     *out = *limit;
     return ZINC_OK;
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sys.h"
@@ -227,8 +228,8 @@ static void gather_slices(const zn_comm *comm, const zn_comm_call *call, int pee
     const size_t n_bytes = zn_comm_slice_bytes(&call->header);
     for (int64_t b = 0; b < call->header.n_blocks; b++) {
         const size_t slot = (size_t)b * (size_t)comm->n_ranks + (size_t)peer;
-        memcpy((char *)call->out + slot * n_bytes,
-               (const char *)box->in + (size_t)b * box->stride_bytes, n_bytes);
+        zn_copy((char *)call->out + slot * n_bytes,
+                (const char *)box->in + (size_t)b * box->stride_bytes, n_bytes);
     }
 }
 
