@@ -174,6 +174,13 @@ bool zn_zero_walk_next(zn_zero *zero, zn_zero_walk *walk)
     return false;
 }
 
+zinc_status zn_zero_disk_wait(zn_zero *zero)
+{
+    for (int file = 0; file < ZN_ZERO_N_FILES; file++)
+        ZN_TRY(zn_event_wait(zero->last_write[file], -1));
+    return ZINC_OK;
+}
+
 /* ---- the buffers ---- */
 
 zinc_status zn_zero_windows_alloc(zn_zero *zero)

@@ -178,6 +178,9 @@ typedef struct zn_zero_step_result {
  *  accumulated gradients either way. Collective. */
 ZINC_MUST_CHECK zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args,
                                          zn_zero_step_result *out);
+/** Wait until what the last step wrote to disk is there; the next one does so by itself. Not
+ *  collective. Errors: E_IO. */
+ZINC_MUST_CHECK zinc_status zn_zero_disk_wait(zn_zero *zero);
 /** Forget the accumulated gradients without a step (no target in the whole batch). Collective. */
 ZINC_MUST_CHECK zinc_status zn_zero_skip(zn_zero *zero);
 
