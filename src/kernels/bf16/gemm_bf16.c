@@ -18,18 +18,25 @@
 #define PANEL (2 * TILE)           /* rows of A, columns of B */
 #define DEPTH 768                  /* most of k at a time */
 #define CHUNK_M (64 * PANEL)       /* rows of A that are packed at a time */
-#define AHEAD 8                    /* tiles of k that packing prefetches */
 #define CHUNK_N (16 * PANEL)       /* columns of B that a thread packs: they stay in its cache */
 
 /* sum[PANEL, PANEL] (rows ldc apart) (+)= A panel times B panel over n_tiles tiles of k */
 typedef void (*panel_fn)(float *C, int64_t ldc, const uint16_t *A, const uint16_t *B,
                          int64_t n_tiles, bool add);
 
-/* ---- packing ---- */
+/* ---- packing ----
+ *
+ * Most of its time is waiting for memory: a matrix that is contiguous in k is read 16 rows at a
+ * time, with the next 16 on their way to the cache, and one that is contiguous across k is read a
+ * run of panels at a time, so that each row's part is long. The kind of matrix is a constant
+ * in each loop. */
 
-static void transpose16(__m512i x[TILE])
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE void transpose16(__m512i x[TILE])
 {
     __m512i t[TILE];
+#pragma GCC unroll 4
     for (int i = 0; i < TILE; i += 4) {
         const __m512i a = _mm512_unpacklo_epi32(x[i], x[i + 1]);
         const __m512i b = _mm512_unpackhi_epi32(x[i], x[i + 1]);
@@ -40,6 +47,7 @@ static void transpose16(__m512i x[TILE])
         t[i + 2] = _mm512_unpacklo_epi64(b, d);
         t[i + 3] = _mm512_unpackhi_epi64(b, d);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         const __m512i a = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88);
         const __m512i b = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xDD);
@@ -52,22 +60,24 @@ static void transpose16(__m512i x[TILE])
     }
 }
 
-static __mmask16 first(int64_t n)
+ALWAYS_INLINE __mmask16 first(int64_t n)
 {
     return (__mmask16)(n >= TILE ? 0xFFFF : n <= 0 ? 0 : (1 << n) - 1);
 }
 
-/* TILE pairs along a row that is contiguous in k; n elements exist. */
-static inline __m512i pairs_along(const zn_operand *x, int64_t at, int64_t n)
+typedef struct packing {
+    bool bf16;    /* the matrix's type; else fp32 */
+    bool along;   /* it is contiguous in k */
+    bool by_pair; /* a row of a tile is a pair of k, not an n */
+} packing;
+
+/* TILE pairs of a row that is contiguous in k; n elements exist. */
+ALWAYS_INLINE __m512i pairs_along(const void *row, bool bf16, int64_t n)
 {
-    if (x->dtype == ZN_DTYPE_BF16) {
-        const uint16_t *p = (const uint16_t *)x->p + at;
-        _mm_prefetch((const char *)(p + AHEAD * TILE_K), _MM_HINT_T0);
-        return n >= TILE_K ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << n) - 1u, p);
-    }
-    const float *p = (const float *)x->p + at;
-    _mm_prefetch((const char *)(p + AHEAD * TILE_K), _MM_HINT_T0);
-    _mm_prefetch((const char *)(p + AHEAD * TILE_K + TILE), _MM_HINT_T0);
+    if (bf16)
+        return n >= TILE_K ? _mm512_loadu_si512(row)
+                           : _mm512_maskz_loadu_epi16((1u << n) - 1u, row);
+    const float *p = row;
     const __m512 lo = _mm512_maskz_loadu_ps(first(n), p);
     const __m512 hi = _mm512_maskz_loadu_ps(first(n - TILE), p + TILE);
     return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
@@ -75,68 +85,111 @@ static inline __m512i pairs_along(const zn_operand *x, int64_t at, int64_t n)
 
 /* Pairs of two rows, ld apart, that are contiguous across k; n columns and two (or one) rows exist.
  */
-static inline __m512i pairs_across(const zn_operand *x, int64_t at, int64_t n, bool both)
+ALWAYS_INLINE __m512i pairs_across(const void *row, int64_t ld, bool bf16, int64_t n, bool both)
 {
     const __mmask16 columns = first(n), second = both ? columns : 0;
-    if (x->dtype == ZN_DTYPE_BF16) {
-        const uint16_t *p = (const uint16_t *)x->p + at;
+    if (bf16) {
+        const uint16_t *p = row;
         const __m512i lo = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(columns, p));
-        const __m512i hi = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, p + x->ld));
+        const __m512i hi = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, p + ld));
         return _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16));
     }
-    const float *p = (const float *)x->p + at;
+    const float *p = row;
     const __m512i interleave =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const __m512 lo = _mm512_maskz_loadu_ps(columns, p);
-    const __m512 hi = _mm512_maskz_loadu_ps(second, p + x->ld);
+    const __m512 hi = _mm512_maskz_loadu_ps(second, p + ld);
     return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
 }
 
-/* One tile of a matrix seen as [n, k] (k contiguous where `along`): rows n, or as `by_pair` rows of
- * pairs. n_left and k_left elements exist from (n, k) on. */
-static inline void pack_tile(uint16_t *dst, const zn_operand *x, bool along, bool by_pair,
-                             int64_t n, int64_t k, int64_t n_left, int64_t k_left)
+/* One tile of a matrix seen as [n, k]; n_left and k_left elements exist from (n, k) on. */
+ALWAYS_INLINE void pack_tile(uint16_t *dst, const zn_operand *x, packing how, int64_t n, int64_t k,
+                             int64_t n_left, int64_t k_left)
 {
+    const int64_t row_bytes = x->ld * (how.bf16 ? 2 : 4);
+    const int64_t at = how.along ? n * x->ld + k : k * x->ld + n;
+    const char *row = (const char *)x->p + at * (how.bf16 ? 2 : 4);
     __m512i v[TILE];
-    for (int i = 0; i < TILE; i++) {
-        if (along)
-            v[i] =
-                i < n_left ? pairs_along(x, (n + i) * x->ld + k, k_left) : _mm512_setzero_si512();
-        else
-            v[i] = 2 * i < k_left
-                       ? pairs_across(x, (k + 2 * i) * x->ld + n, n_left, 2 * i + 1 < k_left)
-                       : _mm512_setzero_si512();
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE; i++, row += how.along ? row_bytes : 2 * row_bytes) {
+        v[i] = _mm512_setzero_si512();
+        if (how.along) {
+            if (i < n_left)
+                v[i] = pairs_along(row, how.bf16, k_left);
+            _mm_prefetch(row + TILE * row_bytes, _MM_HINT_T1);
+            if (!how.bf16)
+                _mm_prefetch(row + TILE * row_bytes + 64, _MM_HINT_T1);
+        } else if (2 * i < k_left) {
+            v[i] = pairs_across(row, x->ld, how.bf16, n_left, 2 * i + 1 < k_left);
+        }
     }
-    if (along == by_pair)
+    if (how.along == how.by_pair)
         transpose16(v);
+#pragma GCC unroll 16
     for (int i = 0; i < TILE; i++)
         _mm512_store_si512(dst + i * TILE_K, v[i]);
 }
 
-/* Panel of PANEL rows n, its tiles along k in pairs. */
-static inline void pack_panel(uint16_t *dst, const zn_operand *x, bool along, bool by_pair,
-                              int64_t n, int64_t N, int64_t k0, int64_t k1)
+/* The same; no masks where the tile is whole. */
+ALWAYS_INLINE void pack_tile_at(uint16_t *dst, const zn_operand *x, packing how, int64_t n,
+                                int64_t k, int64_t n_left, int64_t k_left)
 {
-    for (int64_t k = k0; k < k1; k += TILE_K)
-        for (int half = 0; half < 2; half++, dst += TILE_ELEMS)
-            pack_tile(dst, x, along, by_pair, n + half * TILE, k, N - n - half * TILE, k1 - k);
+    if (n_left >= TILE && k_left >= TILE_K)
+        pack_tile(dst, x, how, n, k, TILE, TILE_K);
+    else
+        pack_tile(dst, x, how, n, k, n_left, k_left);
 }
 
-static void pack_a(uint16_t *dst, const zn_operand *A, int64_t m, int64_t M, int64_t k0, int64_t k1)
+/* A run of panels: rows [n0, n1) of N, over k in [k0, k1). */
+typedef struct stretch {
+    int64_t n0, n1, N, k0, k1;
+} stretch;
+
+ALWAYS_INLINE void pack_as(uint16_t *dst, const zn_operand *x, const stretch *r, packing how)
 {
-    if (A->trans)
-        pack_panel(dst, A, false, false, m, M, k0, k1);
-    else
-        pack_panel(dst, A, true, false, m, M, k0, k1);
+    const int64_t size = 2 * TILE_ELEMS * ((r->k1 - r->k0 + TILE_K - 1) / TILE_K);
+    if (how.along) {
+        for (int64_t n = r->n0; n < r->n1; n += PANEL, dst += size)
+            for (int64_t half = 0; half < PANEL; half += TILE)
+                for (int64_t k = r->k0; k < r->k1; k += TILE_K)
+                    pack_tile_at(dst + (k - r->k0) / TILE_K * 2 * TILE_ELEMS + half * TILE_K, x,
+                                 how, n + half, k, r->N - n - half, r->k1 - k);
+        return;
+    }
+    for (int64_t k = r->k0; k < r->k1; k += TILE_K, dst += 2 * TILE_ELEMS)
+        for (int64_t n = r->n0; n < r->n1; n += PANEL)
+            for (int64_t half = 0; half < PANEL; half += TILE)
+                pack_tile_at(dst + (n - r->n0) / PANEL * size + half * TILE_K, x, how, n + half, k,
+                             r->N - n - half, r->k1 - k);
 }
 
-static void pack_b(uint16_t *dst, const zn_operand *B, int64_t n, int64_t N, int64_t k0, int64_t k1)
+/* Panels of A: a row of pairs for each m. */
+static void pack_a(uint16_t *dst, const zn_operand *A, const stretch *r)
 {
-    if (B->trans)
-        pack_panel(dst, B, true, true, n, N, k0, k1);
+    const bool bf16 = A->dtype == ZN_DTYPE_BF16;
+    if (A->trans && bf16)
+        pack_as(dst, A, r, (packing){.bf16 = true});
+    else if (A->trans)
+        pack_as(dst, A, r, (packing){0});
+    else if (bf16)
+        pack_as(dst, A, r, (packing){.bf16 = true, .along = true});
     else
-        pack_panel(dst, B, false, true, n, N, k0, k1);
+        pack_as(dst, A, r, (packing){.along = true});
+}
+
+/* Panels of B: a row of n for each pair. */
+static void pack_b(uint16_t *dst, const zn_operand *B, const stretch *r)
+{
+    const bool bf16 = B->dtype == ZN_DTYPE_BF16;
+    if (B->trans && bf16)
+        pack_as(dst, B, r, (packing){.bf16 = true, .along = true, .by_pair = true});
+    else if (B->trans)
+        pack_as(dst, B, r, (packing){.along = true, .by_pair = true});
+    else if (bf16)
+        pack_as(dst, B, r, (packing){.bf16 = true, .by_pair = true});
+    else
+        pack_as(dst, B, r, (packing){.by_pair = true});
 }
 
 /* ---- panels ---- */
@@ -290,8 +343,8 @@ static void multiply(const product *p, const uint16_t *a, uint16_t *b, const par
     const int64_t size = panel_elems(r);
     for (int64_t n = r->n0; n < r->n1; n += CHUNK_N) {
         const int64_t end = zn_min64(r->n1, n + CHUNK_N);
-        for (int64_t j = n; j < end; j += PANEL)
-            pack_b(b + (j - n) / PANEL * size, p->B, j, p->N, r->k0, r->k1);
+        const stretch columns = {n, end, p->N, r->k0, r->k1};
+        pack_b(b, p->B, &columns);
         for (int64_t i = r->m0; i < r->m1; i += PANEL)
             for (int64_t j = n; j < end; j += PANEL)
                 panel_of(p, a + (i - r->m0) / PANEL * size, b + (j - n) / PANEL * size, i, j,
@@ -327,8 +380,11 @@ static zinc_status run(zn_stream *s, const product *p, int64_t K, uint16_t *scra
             const part all = {m, zn_min64(p->M, m + CHUNK_M), 0, p->N, k, zn_min64(K, k + depth)};
             const int64_t n_panels = panels(all.m1 - m), size = panel_elems(&all);
             ZN_PARALLEL_FOR(n_threads)
-            for (int64_t i = 0; i < n_panels; i++)
-                pack_a(a + i * size, p->A, m + i * PANEL, p->M, all.k0, all.k1);
+            for (int t = 0; t < n_threads; t++) {
+                const int64_t from = n_panels * t / n_threads, to = n_panels * (t + 1) / n_threads;
+                const stretch rows = {m + from * PANEL, m + to * PANEL, p->M, all.k0, all.k1};
+                pack_a(a + from * size, p->A, &rows);
+            }
             ZN_PARALLEL_FOR(n_threads)
             for (int t = 0; t < n_threads; t++) {
                 const part r = part_of(&all, t, n_threads);
