@@ -85,10 +85,13 @@ static zinc_status product_bf16(const zn_bench *b, const matrix *m, int kind, co
     w.trans = kind == 0;
     y.trans = kind == 2;
     if (kind == 0)
-        return b->k->gemm_bf16(b->s, R, O, I, &x, &w, false, o->y, O, o->scratch);
+        return b->k->gemm_bf16(b->s, R, O, I, &x, &w,
+                               &(zn_result){.p = o->y, .add = false, .ld = O}, o->scratch);
     if (kind == 1)
-        return b->k->gemm_bf16(b->s, R, I, O, &y, &w, false, o->x, I, o->scratch);
-    return b->k->gemm_bf16(b->s, O, I, R, &y, &x, true, o->w, I, o->scratch);
+        return b->k->gemm_bf16(b->s, R, I, O, &y, &w,
+                               &(zn_result){.p = o->x, .add = false, .ld = I}, o->scratch);
+    return b->k->gemm_bf16(b->s, O, I, R, &y, &x, &(zn_result){.p = o->w, .add = true, .ld = I},
+                           o->scratch);
 }
 
 static zinc_status product(const zn_bench *b, const matrix *m, int kind, const operands *o)

@@ -22,10 +22,10 @@ static zinc_status gemm(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int
 }
 
 static zinc_status gemm_bf16(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch)
+                             const zn_operand *B, const zn_result *C, float *scratch)
 {
     zn_device_memory_open(zn_stream_device(s));
-    const zinc_status status = unguarded()->gemm_bf16(s, M, N, K, A, B, add, C, ldc, scratch);
+    const zinc_status status = unguarded()->gemm_bf16(s, M, N, K, A, B, C, scratch);
     zn_device_memory_close(zn_stream_device(s));
     return status;
 }

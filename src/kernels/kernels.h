@@ -77,6 +77,17 @@ typedef struct zn_operand {
     int64_t ld;
 } zn_operand;
 
+/* Where gemm_bf16 puts C: C[m, n] is p[m * ld + n]. */
+typedef struct zn_result {
+    void *p;
+    zn_dtype dtype; /* F32; or BF16, each sum rounded once as convert does, where not add */
+    bool add;       /* to what is there */
+    int64_t ld;
+} zn_result;
+
+/* The largest K whose result may be BF16: its sums are complete before any is put down. */
+#define ZN_GEMM_BF16_WHOLE_K 768
+
 typedef struct zn_kernels {
     const char *isa; /* the zn_isa_name of what most slots are */
 
@@ -84,12 +95,12 @@ typedef struct zn_kernels {
     zinc_status (*gemm)(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
                         float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
                         float beta, float *C, int64_t ldc);
-    /** C[M,N] (+= if add) A[M,K] * B[K,N] with operands rounded to bf16 (ties to even) and sums in
+    /** C[M,N] = A[M,K] * B[K,N] (or added) with operands rounded to bf16 (ties to even) and sums in
      *  fp32.
      *  scratch: zn_gemm_bf16_scratch floats, 64-byte aligned. Faster than gemm only where
      *  zn_kernels_bf16_pays. */
     zinc_status (*gemm_bf16)(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
+                             const zn_operand *B, const zn_result *C, float *scratch);
 
     /* ---- element-wise ---- */
     zinc_status (*fill)(zn_stream *s, float *x, float value, int64_t n);

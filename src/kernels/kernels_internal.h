@@ -37,9 +37,9 @@ zinc_status zn_gemm_dnnl(zn_stream *s, bool trans_a, bool trans_b, int64_t M, in
 
 /** zn_kernels.gemm_bf16 by bf16 dot products and by tiles (gemm_bf16.c; ZINC_HAVE_SIMD only). */
 zinc_status zn_gemm_bf16_dot(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
+                             const zn_operand *B, const zn_result *C, float *scratch);
 zinc_status zn_gemm_bf16_amx(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
+                             const zn_operand *B, const zn_result *C, float *scratch);
 
 /** Between these the calling thread's tiles are 16 rows of 64 bytes (AMX only). */
 void zn_tiles_begin(void);

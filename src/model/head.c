@@ -18,21 +18,21 @@ static zinc_status logits_of(const zn_run *run, zn_operand W, const float *h, in
                              float *logits, int64_t ld)
 {
     const int64_t C = run->spec->C, V = run->spec->V;
-    ZN_TRY(zn_product(run, rows, V, C, zn_rows(h, C), zn_transposed(W), false, logits, ld));
+    ZN_TRY(zn_product(run, rows, V, C, zn_rows(h, C), zn_transposed(W), zn_into(logits, ld)));
     return zn_bias(run, run->m->ids[ZN_SLOT_HEAD_B], 0, logits, rows, V);
 }
 
 /* dlogits [rows,V] (rows ld apart) to the gradients of W and bias, and h[rows,C] replaced by its
  * own. */
-static zinc_status tile_backward(const zn_run *run, zn_operand W, float *dW, const float *dlogits,
-                                 int64_t ld, float *h, int64_t rows)
+static zinc_status tile_backward(const zn_run *run, zn_operand W, zn_result dW,
+                                 const float *dlogits, int64_t ld, float *h, int64_t rows)
 {
     const int64_t C = run->spec->C, V = run->spec->V;
     const zn_operand d = zn_rows(dlogits, ld);
-    if (dW)
-        ZN_TRY(zn_product(run, V, C, rows, zn_transposed(d), zn_rows(h, C), true, dW, C));
+    if (dW.p)
+        ZN_TRY(zn_product(run, V, C, rows, zn_transposed(d), zn_rows(h, C), dW));
     ZN_TRY(zn_bias_backward(run, run->m->ids[ZN_SLOT_HEAD_B], 0, dlogits, rows, V));
-    return zn_product(run, rows, C, V, d, W, false, h, C);
+    return zn_product(run, rows, C, V, d, W, zn_into(h, C));
 }
 
 typedef struct loss_args {
@@ -71,7 +71,9 @@ zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *l
     const int32_t *targets = run->batch->targets;
     ZN_TRY(final_norm(run, x, acts->n, run->N));
     ZN_TRY(zn_matrix_operand(run, &head, &W));
-    float *dW = backward ? run->hooks->grad(run->hooks->ctx, head.param) : NULL;
+    zn_result dW = {0};
+    if (backward)
+        dW = zn_matrix_grad(run, head.param, !m->tied && run->N <= acts->tile_rows, run->N, m->C);
     for (int64_t at = 0; at < run->N; at += acts->tile_rows) {
         const int64_t left = run->N - at, rows = left < acts->tile_rows ? left : acts->tile_rows;
         float *h = acts->n + at * m->C;
@@ -90,6 +92,7 @@ zinc_status zn_head(const zn_run *run, bool backward, double *loss_sum, float *l
         ZN_TRY(zn_stream_submit(run->s, add_losses, &losses, sizeof losses, NULL));
         if (backward)
             ZN_TRY(tile_backward(run, W, dW, tile, ld, h, rows));
+        dW.add = true;
     }
     if (!backward)
         return ZINC_OK;

@@ -58,12 +58,25 @@ zinc_status zn_matrix_operand(const zn_run *run, const zn_matrix *w, zn_operand 
 }
 
 zinc_status zn_product(const zn_run *run, int64_t M, int64_t N, int64_t K, zn_operand A,
-                       zn_operand B, bool add, float *C, int64_t ldc)
+                       zn_operand B, zn_result C)
 {
     if (run->bf16_gemm)
-        return run->k->gemm_bf16(run->s, M, N, K, &A, &B, add, C, ldc, run->acts->gemm_scratch);
-    return run->k->gemm(run->s, A.trans, B.trans, M, N, K, 1, A.p, A.ld, B.p, B.ld, add ? 1 : 0, C,
-                        ldc);
+        return run->k->gemm_bf16(run->s, M, N, K, &A, &B, &C, run->acts->gemm_scratch);
+    return run->k->gemm(run->s, A.trans, B.trans, M, N, K, 1, A.p, A.ld, B.p, B.ld, C.add ? 1 : 0,
+                        C.p, C.ld);
+}
+
+zn_result zn_matrix_grad(const zn_run *run, int param, bool last, int64_t n, int64_t ld)
+{
+    const zn_param_hooks *hooks = run->hooks;
+    zn_result out = zn_added_to(NULL, ld);
+    if (!hooks->grad_whole)
+        out.p = hooks->grad(hooks->ctx, param);
+    else
+        out.p = hooks->grad_whole(hooks->ctx, param,
+                                  last && run->bf16_gemm && n <= ZN_GEMM_BF16_WHOLE_K, &out.dtype,
+                                  &out.add);
+    return out;
 }
 
 zinc_status zn_vector_f32(const zn_run *run, int param, int64_t n, int slot, const float **out)
@@ -86,7 +99,7 @@ zinc_status zn_linear(const zn_run *run, const zn_matrix *w, const float *x, int
     zn_operand W;
     ZN_TRY(zn_matrix_operand(run, w, &W));
     return zn_product(run, run->N, w->out, w->in, zn_rows(x, ldx), w->conv1d ? W : zn_transposed(W),
-                      false, y, ldy);
+                      zn_into(y, ldy));
 }
 
 zinc_status zn_linear_backward_x(const zn_run *run, const zn_matrix *w, const float *dy,
@@ -95,25 +108,32 @@ zinc_status zn_linear_backward_x(const zn_run *run, const zn_matrix *w, const fl
     zn_operand W;
     ZN_TRY(zn_matrix_operand(run, w, &W));
     return zn_product(run, run->N, w->in, w->out, zn_rows(dy, lddy),
-                      w->conv1d ? zn_transposed(W) : W, accumulate, dx, lddx);
+                      w->conv1d ? zn_transposed(W) : W,
+                      accumulate ? zn_added_to(dx, lddx) : zn_into(dx, lddx));
 }
 
 zinc_status zn_linear_backward_w(const zn_run *run, const zn_matrix *w, const float *x, int64_t ldx,
                                  const float *dy, int64_t lddy)
 {
-    float *grad = run->hooks->grad(run->hooks->ctx, w->param);
     const zn_operand X = zn_rows(x, ldx), dY = zn_rows(dy, lddy);
-    if (!grad)
+    const int64_t ld = w->conv1d ? w->out : w->in;
+    zn_result grad;
+    if (w->n_groups > 0 || w->part) {
+        float *p = run->hooks->grad(run->hooks->ctx, w->param);
+        grad = zn_added_to(p ? p + w->offset : NULL, ld);
+    } else {
+        grad = zn_matrix_grad(run, w->param, true, run->N, ld);
+    }
+    if (!grad.p)
         return ZINC_OK;
     if (w->n_groups > 0) {
         float *g = run->acts->wide;
-        ZN_TRY(zn_product(run, w->out, w->in, run->N, zn_transposed(dY), X, false, g, w->in));
-        return add_grouped(run, grad, g, w->in * w->out, w->n_groups);
+        ZN_TRY(zn_product(run, w->out, w->in, run->N, zn_transposed(dY), X, zn_into(g, w->in)));
+        return add_grouped(run, grad.p, g, w->in * w->out, w->n_groups);
     }
-    grad += w->offset;
     if (w->conv1d)
-        return zn_product(run, w->in, w->out, run->N, zn_transposed(X), dY, true, grad, w->out);
-    return zn_product(run, w->out, w->in, run->N, zn_transposed(dY), X, true, grad, w->in);
+        return zn_product(run, w->in, w->out, run->N, zn_transposed(X), dY, grad);
+    return zn_product(run, w->out, w->in, run->N, zn_transposed(dY), X, grad);
 }
 
 zinc_status zn_bias(const zn_run *run, int param, int64_t n_groups, float *x, int64_t N, int64_t C)

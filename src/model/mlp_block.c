@@ -16,7 +16,7 @@ static int inputs(const zn_run *run, int64_t i, mlp_in out[2])
     const zn_model_spec *m = run->spec;
     const zn_layer_acts *a = &run->acts->layer[i];
     const int fused = zn_layer_param(run, i, ZN_SLOT_GATE_UP_W);
-    const zn_matrix shape = {.in = m->C, .out = m->F, .conv1d = m->conv1d};
+    const zn_matrix shape = {.in = m->C, .out = m->F, .conv1d = m->conv1d, .part = fused >= 0};
     int n = 0;
     if (m->gated_mlp) {
         out[n] = (mlp_in){shape, zn_layer_param(run, i, ZN_SLOT_GATE_B), a->gate, a->gate_kept};

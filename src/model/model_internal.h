@@ -242,6 +242,7 @@ typedef struct zn_matrix {
     int64_t offset; /* elements into the parameter */
     int64_t in, out;
     bool conv1d;      /* stored [in,out] instead of [out,in] */
+    bool part;        /* the parameter holds another matrix too */
     int64_t n_groups; /* 0; or heads of a [heads,3,D,in] matrix that is used as [3,heads,D,in] */
 } zn_matrix;
 
@@ -261,13 +262,24 @@ zinc_status zn_bias_backward(const zn_run *run, int param, int64_t n_groups, con
 /** The matrix as operands of zn_product: the parameter itself, or its widened copy, valid until the
  *  next call. As stored: trans is false. */
 zinc_status zn_matrix_operand(const zn_run *run, const zn_matrix *w, zn_operand *out);
-/** C[M,N] (+= if add) A[M,K] B[K,N]: in fp32, or with operands rounded to bf16 where run->bf16_gemm
- *  (only there may an operand be bf16). */
+/** C[M,N] = A[M,K] B[K,N], or added: in fp32, or with operands rounded to bf16 where run->bf16_gemm
+ *  (only there may an operand or C be bf16). */
 zinc_status zn_product(const zn_run *run, int64_t M, int64_t N, int64_t K, zn_operand A,
-                       zn_operand B, bool add, float *C, int64_t ldc);
+                       zn_operand B, zn_result C);
+/** Where the gradient of a whole matrix goes; p NULL: it is frozen. last: nothing is added to it
+ *  later; n: the rows that its product sums over. */
+zn_result zn_matrix_grad(const zn_run *run, int param, bool last, int64_t n, int64_t ld);
 static inline zn_operand zn_rows(const float *p, int64_t ld)
 {
     return (zn_operand){.p = p, .dtype = ZN_DTYPE_F32, .ld = ld};
+}
+static inline zn_result zn_into(float *p, int64_t ld)
+{
+    return (zn_result){.p = p, .dtype = ZN_DTYPE_F32, .ld = ld};
+}
+static inline zn_result zn_added_to(float *p, int64_t ld)
+{
+    return (zn_result){.p = p, .dtype = ZN_DTYPE_F32, .add = true, .ld = ld};
 }
 static inline zn_operand zn_transposed(zn_operand x)
 {

@@ -42,8 +42,9 @@ static zinc_status multiply_bf16(const sample *s)
 {
     const zn_operand a = {.p = s->a, .dtype = ZN_DTYPE_F32, .ld = SIDE};
     const zn_operand b = {.p = s->b, .dtype = ZN_DTYPE_BF16, .trans = true, .ld = SIDE};
-    return s->kernels->gemm_bf16(zn_device_compute(s->dev), ROWS, SIDE, SIDE, &a, &b, false, s->c,
-                                 SIDE, s->scratch);
+    const zn_result c = {.p = s->c, .ld = SIDE};
+    return s->kernels->gemm_bf16(zn_device_compute(s->dev), ROWS, SIDE, SIDE, &a, &b, &c,
+                                 s->scratch);
 }
 
 static zinc_status pass_over(const sample *s)

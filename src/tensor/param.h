@@ -81,6 +81,11 @@ typedef struct zn_param_hooks {
     /** Where to ADD this micro-batch's gradient, [n_elems] fp32; NULL for a frozen parameter.
      *  Valid from the first call in a backward pass until grads_ready of its unit. */
     float *(*grad)(void *ctx, int param);
+    /** The same for a caller that now gives the parameter's gradient of all its elements at once,
+     *  so that nobody need zero the memory first: stored where *add is false, added where it is
+     *  true. *dtype is F32; or BF16, rounded as base/dtype.h says, only if `last`: nothing more is
+     *  added to it in this micro-batch. May be NULL: callers use grad. */
+    void *(*grad_whole)(void *ctx, int param, bool last, zn_dtype *dtype, bool *add);
     /** All gradients of the unit have been added for this micro-batch. Once per unit and backward
      *  pass. Collective under stages 1-3 (and 0 at a boundary). */
     zinc_status (*grads_ready)(void *ctx, int unit);

@@ -3,6 +3,8 @@
  *
  *   unit_grad (full, fp32)  --round once-->  staging (wire type)  --sum over ranks, fp32-->  grad
  *
+ * A matrix whose gradient comes whole may be rounded straight into staging (zn_zero_grad_whole): it
+ * is the same rounding, and 26 bytes an element less of memory traffic.
  * An fp32 wire needs no staging: peers read unit_grad itself. Where a full accumulator is kept
  * (stage 0; stage 1 with accumulation) unit_grad is that accumulator, micro-batches add up in it,
  * and it is reduced in place at the boundary only. An accumulator of 16 bits (grad_accum_dtype) is
@@ -19,6 +21,19 @@ static zinc_status free_own_grad(zn_zero *zero, zn_zero_region *region)
     return region->grad_stays ? zn_zero_part_grad(zero, region) : ZINC_OK;
 }
 
+static zn_zero_place *place_of(zn_zero *zero, const zn_zero_region *region, int k)
+{
+    return &zero->places[zero->placed[region->first_piece + k]];
+}
+
+static zinc_status zero_elems(zn_zero *zero, const zn_zero_region *region, int64_t from, int64_t to)
+{
+    return zero->p.kernels->zero(zn_device_compute(zero->p.dev), region->unit_grad + from,
+                                 (to - from) * (int64_t)sizeof(float));
+}
+
+/* Have memory for the region's gradients. Only what lies between parameters is zeroed: most of
+ * these are stored, not added to. */
 static zinc_status touch_region(zn_zero *zero, zn_zero_region *region)
 {
     if (region->unit_grad_touched)
@@ -30,30 +45,149 @@ static zinc_status touch_region(zn_zero *zero, zn_zero_region *region)
         region->unit_grad = region->own_grad;
     else if (!region->unit_grad)
         ZN_TRY(zn_zero_pool_get(zero, &zero->grad_pool, n_bytes, &region->unit_grad));
-    if (zn_zero_keeps_full_grads(zero) && !zn_zero_adds_in_place(zero) && zero->micro_batches > 0)
+    const bool widen =
+        zn_zero_keeps_full_grads(zero) && !zn_zero_adds_in_place(zero) && zero->micro_batches > 0;
+    if (widen)
         ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), region->unit_grad,
                                         ZN_DTYPE_F32, region->grad.base, region->grad.dtype, 1.0f,
                                         region->padded_elems));
-    else
-        ZN_TRY(zero->p.kernels->zero(zn_device_compute(zero->p.dev), region->unit_grad,
-                                     (int64_t)n_bytes));
+    int64_t end = 0;
+    for (int k = 0; k < region->n_params; k++) {
+        zn_zero_place *place = place_of(zero, region, k);
+        place->grad_in = widen ? ZN_ZERO_GRAD_UNIT : ZN_ZERO_GRAD_NONE;
+        if (!widen)
+            ZN_TRY(zero_elems(zero, region, end, place->offset));
+        end = place->offset + place->n_elems;
+    }
+    if (!widen)
+        ZN_TRY(zero_elems(zero, region, end, region->padded_elems));
     region->unit_grad_touched = true;
     return ZINC_OK;
+}
+
+/* Have the parameter's gradient in unit_grad. What was rounded already is widened, which is exact.
+ */
+static zinc_status into_unit(zn_zero *zero, const zn_zero_region *region, zn_zero_place *place)
+{
+    if (place->grad_in == ZN_ZERO_GRAD_NONE)
+        ZN_TRY(zero_elems(zero, region, place->offset, place->offset + place->n_elems));
+    if (place->grad_in == ZN_ZERO_GRAD_WIRE)
+        ZN_TRY(zero->p.kernels->convert(
+            zn_device_compute(zero->p.dev), region->unit_grad + place->offset, ZN_DTYPE_F32,
+            (const uint16_t *)zero->staging[zero->staging_held] + place->offset, ZN_DTYPE_BF16,
+            1.0f, place->n_elems));
+    place->grad_in = ZN_ZERO_GRAD_UNIT;
+    return ZINC_OK;
+}
+
+/* A gradient in fp32: where it is added to, or stored if there is none yet and the caller can
+ * (stores). */
+static zinc_status in_fp32(zn_zero *zero, int param, bool stores, bool *add, float **out)
+{
+    zn_zero_place *place = &zero->places[param];
+    zn_zero_region *region = &zero->regions[place->region];
+    ZN_TRY(touch_region(zero, region));
+    *add = !stores || place->grad_in != ZN_ZERO_GRAD_NONE;
+    if (*add)
+        ZN_TRY(into_unit(zero, region, place));
+    place->grad_in = ZN_ZERO_GRAD_UNIT;
+    *out = region->unit_grad + place->offset;
+    return ZINC_OK;
+}
+
+/* A staging buffer that is free for the next reduction. */
+static zinc_status next_staging(zn_zero *zero, int *out)
+{
+    *out = zero->staging_next;
+    if (zero->p.overlap_comm)
+        zero->staging_next = 1 - *out;
+    return zn_zero_wait(zero->staging_event[*out], &zero->stats.reduce_wait_s);
+}
+
+/* Let the region's gradients be stored into the staging buffer that its reduction will read. Only
+ * one region at a time can, and one that is reduced at once. */
+static zinc_status hold_staging(zn_zero *zero, zn_zero_region *region, bool *held)
+{
+    *held = zero->staging_holder == region;
+    if (*held || zero->staging_holder || zero->p.wire_dtype != ZN_DTYPE_BF16 ||
+        zn_zero_keeps_full_grads(zero) ||
+        zn_zero_bucket_chunks(region, zero->p.reduce_bucket) < region->n_chunks)
+        return ZINC_OK;
+    ZN_TRY(next_staging(zero, &zero->staging_held));
+    zero->staging_holder = region;
+    *held = true;
+    return ZINC_OK;
+}
+
+static zinc_status whole(zn_zero *zero, int param, bool last, zn_dtype *dtype, bool *add,
+                         void **out)
+{
+    zn_zero_place *place = &zero->places[param];
+    zn_zero_region *region = &zero->regions[place->region];
+    bool held = false;
+    ZN_TRY(touch_region(zero, region));
+    if (last && place->grad_in == ZN_ZERO_GRAD_NONE)
+        ZN_TRY(hold_staging(zero, region, &held));
+    if (held) {
+        *dtype = ZN_DTYPE_BF16;
+        *add = false;
+        *out = (uint16_t *)zero->staging[zero->staging_held] + place->offset;
+        place->grad_in = ZN_ZERO_GRAD_WIRE;
+        return ZINC_OK;
+    }
+    float *at = NULL;
+    ZN_TRY(in_fp32(zero, param, true, add, &at));
+    *dtype = ZN_DTYPE_F32;
+    *out = at;
+    return ZINC_OK;
+}
+
+/* Hooks that give a pointer cannot give an error: it is told at the next grads_ready. */
+static bool wants_grad(zn_zero *zero, int param)
+{
+    return zero->regions[zero->places[param].region].trainable && zero->grad_status == ZINC_OK;
+}
+
+static void keep_error(zn_zero *zero, zinc_status status)
+{
+    zero->grad_status = status;
+    if (status != ZINC_OK)
+        zn_error_save(&zero->grad_error, status);
 }
 
 float *zn_zero_grad(void *ctx, int param)
 {
     zn_zero *zero = ctx;
-    const zn_zero_place *place = &zero->places[param];
-    zn_zero_region *region = &zero->regions[place->region];
-    if (!region->trainable || zero->grad_status != ZINC_OK)
+    float *at = NULL;
+    bool add;
+    if (!wants_grad(zero, param))
         return NULL;
-    zero->grad_status = touch_region(zero, region);
-    if (zero->grad_status != ZINC_OK) {
-        zn_error_save(&zero->grad_error, zero->grad_status);
+    keep_error(zero, in_fp32(zero, param, false, &add, &at));
+    return at;
+}
+
+void *zn_zero_grad_whole(void *ctx, int param, bool last, zn_dtype *dtype, bool *add)
+{
+    zn_zero *zero = ctx;
+    void *at = NULL;
+    *dtype = ZN_DTYPE_F32;
+    *add = true;
+    if (!wants_grad(zero, param))
         return NULL;
+    keep_error(zero, whole(zero, param, last, dtype, add, &at));
+    return at;
+}
+
+/* Every parameter has a gradient: zero where nobody gave one. */
+static zinc_status complete(zn_zero *zero, zn_zero_region *region)
+{
+    ZN_TRY(touch_region(zero, region));
+    for (int k = 0; k < region->n_params; k++) {
+        zn_zero_place *place = place_of(zero, region, k);
+        if (place->grad_in == ZN_ZERO_GRAD_NONE)
+            ZN_TRY(into_unit(zero, region, place));
     }
-    return region->unit_grad + place->offset;
+    return ZINC_OK;
 }
 
 static zinc_status reap_pending(zn_zero *zero, int keep)
@@ -76,25 +210,63 @@ zinc_status zn_zero_reduce_wait(zn_zero *zero)
     return zn_zero_wait(zero->last_reduce, &zero->stats.reduce_wait_s);
 }
 
+/* Elements [from, to) of unit_grad into a staging buffer that begins with element `first`. */
+static zinc_status round_into(zn_zero *zero, const zn_zero_region *region, int slot, int64_t first,
+                              int64_t from, int64_t to)
+{
+    char *at =
+        (char *)zero->staging[slot] + (size_t)(from - first) * zn_dtype_size(zero->p.wire_dtype);
+    return zero->p.kernels->convert(zn_device_compute(zero->p.dev), at, zero->p.wire_dtype,
+                                    region->unit_grad + from, ZN_DTYPE_F32, 1.0f, to - from);
+}
+
+/* What is not in the staging buffer yet that the region holds. */
+static zinc_status round_rest(zn_zero *zero, const zn_zero_region *region)
+{
+    int64_t from = 0;
+    for (int k = 0; k < region->n_params; k++) {
+        const zn_zero_place *place = place_of(zero, region, k);
+        if (place->grad_in != ZN_ZERO_GRAD_WIRE)
+            continue;
+        ZN_TRY(round_into(zero, region, zero->staging_held, 0, from, place->offset));
+        from = place->offset + place->n_elems;
+    }
+    return round_into(zero, region, zero->staging_held, 0, from, region->padded_elems);
+}
+
+/* Another region's turn has come before the holder's. */
+static zinc_status take_back_staging(zn_zero *zero)
+{
+    zn_zero_region *region = zero->staging_holder;
+    for (int k = 0; k < region->n_params; k++) {
+        zn_zero_place *place = place_of(zero, region, k);
+        if (place->grad_in == ZN_ZERO_GRAD_WIRE)
+            ZN_TRY(into_unit(zero, region, place));
+    }
+    zero->staging_holder = NULL;
+    return ZINC_OK;
+}
+
 /* Where the wire reads chunks [chunk, chunk + n): unit_grad itself, or a staging buffer. */
 static zinc_status put_on_wire(zn_zero *zero, const zn_zero_region *region, int64_t chunk,
                                int64_t n, const void **out, int *slot)
 {
-    const float *from = region->unit_grad + chunk * region->chunk_elems;
+    const int64_t first = chunk * region->chunk_elems;
     *slot = -1;
-    if (zero->p.wire_dtype == ZN_DTYPE_F32) {
-        *out = from;
+    *out = region->unit_grad + first;
+    if (zero->p.wire_dtype == ZN_DTYPE_F32)
         return ZINC_OK;
+    if (zero->staging_holder == region) {
+        ZN_TRY(round_rest(zero, region));
+        *slot = zero->staging_held;
+        zero->staging_holder = NULL;
+    } else {
+        ZN_TRY(next_staging(zero, slot));
+        if (zero->staging_holder && zero->staging_held == *slot)
+            ZN_TRY(take_back_staging(zero));
+        ZN_TRY(round_into(zero, region, *slot, first, first, first + n * region->chunk_elems));
     }
-    const int i = zero->staging_next;
-    if (zero->p.overlap_comm)
-        zero->staging_next = 1 - i;
-    ZN_TRY(zn_zero_wait(zero->staging_event[i], &zero->stats.reduce_wait_s));
-    ZN_TRY(zero->p.kernels->convert(zn_device_compute(zero->p.dev), zero->staging[i],
-                                    zero->p.wire_dtype, from, ZN_DTYPE_F32, 1.0f,
-                                    n * region->chunk_elems));
-    *out = zero->staging[i];
-    *slot = i;
+    *out = zero->staging[*slot];
     return ZINC_OK;
 }
 
@@ -219,7 +391,7 @@ zinc_status zn_zero_grads_ready(void *ctx, int member)
         zn_zero_region *region = &zero->regions[u->regions[k]];
         if (!region->trainable)
             continue;
-        ZN_TRY(touch_region(zero, region)); /* no gradient at all counts as zero */
+        ZN_TRY(complete(zero, region));
         ZN_TRY(!zn_zero_keeps_full_grads(zero) || zero->boundary ? reduce_region(zero, region)
                                                                  : store_sum(zero, region));
     }
@@ -230,6 +402,7 @@ void zn_zero_forget_grads(zn_zero *zero)
 {
     for (int r = 0; r < zero->n_regions; r++)
         zero->regions[r].unit_grad_touched = false;
+    zero->staging_holder = NULL;
     zero->micro_batches = 0;
     zn_zero_early_end(zero);
 }

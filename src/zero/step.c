@@ -50,6 +50,7 @@ zinc_status zn_zero_create(const zn_zero_params *params, const zn_param_list *li
                                    .after_use = zn_zero_after_use,
                                    .data = zn_zero_data,
                                    .grad = zn_zero_grad,
+                                   .grad_whole = zn_zero_grad_whole,
                                    .grads_ready = zn_zero_grads_ready};
     ZN_TRY_GOTO(zn_zero_groups_open(zero));
     ZN_TRY_GOTO(copy_list(zero, list, group_of_param));

@@ -64,11 +64,19 @@ typedef struct zn_zero_region {
     bool updated;           /* its update has been submitted before the step */
 } zn_zero_region;
 
+/* Where a parameter's gradient of this micro-batch (or of the window so far) is. */
+typedef enum zn_zero_grad_in {
+    ZN_ZERO_GRAD_NONE, /* there is none yet, which counts as zero */
+    ZN_ZERO_GRAD_UNIT, /* in unit_grad of its region */
+    ZN_ZERO_GRAD_WIRE, /* in the staging buffer that its region holds, rounded */
+} zn_zero_grad_in;
+
 /* Where a parameter lies. */
 typedef struct zn_zero_place {
     int param, region;
     int64_t offset; /* first element inside the region */
     int64_t n_elems;
+    zn_zero_grad_in grad_in;
 } zn_zero_place;
 
 /* One contiguous run of one parameter inside one slice: the unit of update, save and load. */
@@ -236,6 +244,8 @@ struct zn_zero {
     zn_event staging_event[2];
     int64_t staging_elems;
     int staging_next;
+    zn_zero_region *staging_holder; /* gradients are stored into staging[staging_held] itself */
+    int staging_held;
     zn_zero_pending pending[ZN_ZERO_MAX_PENDING];
     int n_pending;
     zn_event last_reduce;
@@ -450,6 +460,7 @@ void zn_zero_early_end(zn_zero *zero);
 ZINC_MUST_CHECK zinc_status zn_zero_publish(zn_zero *zero);
 /* grads.c */
 float *zn_zero_grad(void *ctx, int param);
+void *zn_zero_grad_whole(void *ctx, int param, bool last, zn_dtype *dtype, bool *add);
 ZINC_MUST_CHECK zinc_status zn_zero_grads_ready(void *ctx, int member);
 ZINC_MUST_CHECK zinc_status zn_zero_reduce_wait(zn_zero *zero);
 void zn_zero_forget_grads(zn_zero *zero);

@@ -92,8 +92,11 @@ static void gemm_bf16_agrees_for_every_transposition_and_type(void **state)
             float *want = kt_random(t, ldc * M, 1), *got = kt_copy(t, want, ldc * M);
             if (!add) /* must not be read */
                 got[0] = NAN;
-            assert_ok(ref()->gemm_bf16(t->s, M, N, K, &A, &B, add, want, ldc, NULL));
-            assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B, add, got, ldc, gemm_scratch(t, 1090, 1)));
+            assert_ok(ref()->gemm_bf16(t->s, M, N, K, &A, &B,
+                                       &(zn_result){.p = want, .add = add, .ld = ldc}, NULL));
+            assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B,
+                                   &(zn_result){.p = got, .add = add, .ld = ldc},
+                                   gemm_scratch(t, 1090, 1)));
             kt_near("gemm_bf16", k->isa, got, want, ldc * M, 1e-5);
             kt_clear(t);
         }
@@ -111,17 +114,48 @@ static void gemm_bf16_gives_the_same_bits_for_any_part(void **state)
         const zn_operand A = operand(t, M, K, false, false), B = operand(t, K, N, false, true);
         float *whole = kt_zeros(t, M * N), *part = kt_zeros(t, M * N);
         kt_use_threads(t, 1);
-        assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B, false, whole, N, gemm_scratch(t, N, 1)));
+        assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B,
+                               &(zn_result){.p = whole, .add = false, .ld = N},
+                               gemm_scratch(t, N, 1)));
         kt_use_threads(t, 3);
-        assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B, false, part, N, gemm_scratch(t, N, 3)));
+        assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B,
+                               &(zn_result){.p = part, .add = false, .ld = N},
+                               gemm_scratch(t, N, 3)));
         kt_same_bits("gemm_bf16 on 3 threads", k->isa, part, whole, M * N * 4);
         for (int64_t m = 0; m < M; m += 299) { /* one row: shared out by columns */
             zn_operand row = A;
             row.p = (const float *)A.p + m * A.ld;
-            assert_ok(k->gemm_bf16(t->s, 1, N, K, &row, &B, false, part, N, gemm_scratch(t, N, 3)));
+            assert_ok(k->gemm_bf16(t->s, 1, N, K, &row, &B,
+                                   &(zn_result){.p = part, .add = false, .ld = N},
+                                   gemm_scratch(t, N, 3)));
             kt_same_bits("gemm_bf16 of one row", k->isa, part, whole + m * N, N * 4);
         }
         kt_use_threads(t, 1);
+        kt_clear(t);
+    }
+}
+
+/* A bf16 result is the fp32 one, rounded once as convert does. */
+static void gemm_bf16_rounds_its_result_as_convert_does(void **state)
+{
+    kt *t = *state;
+    const int64_t M = 70, N = 133, K = ZN_GEMM_BF16_WHOLE_K, ld = N + 3;
+    KT_FOR_EACH_ISA(k)
+    {
+        zn_operand A = operand(t, M, K, true, false), B = operand(t, K, N, false, false);
+        float *sums = kt_zeros(t, M * ld), *scratch = gemm_scratch(t, K, 1);
+        uint16_t *want = kt_bytes(t, M * ld * 2), *got = kt_bytes(t, M * ld * 2);
+        memset(got, 0, (size_t)(M * ld) * 2);
+        ((float *)(uintptr_t)A.p)[5] = NAN;
+        zn_result C = {.p = sums, .ld = ld};
+        assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B, &C, scratch));
+        assert_ok(k->convert(t->s, want, ZN_DTYPE_BF16, sums, ZN_DTYPE_F32, 1, M * ld));
+        C.p = got;
+        C.dtype = ZN_DTYPE_BF16;
+        assert_ok(k->gemm_bf16(t->s, M, N, K, &A, &B, &C, scratch));
+        kt_same_bits("gemm_bf16 to bf16", k->isa, got, want, M * ld * 2);
+        if (k->gemm_bf16 != ref()->gemm_bf16)
+            assert_int_equal(k->gemm_bf16(t->s, M, N, K + 1, &A, &B, &C, scratch), ZINC_E_INVALID);
         kt_clear(t);
     }
 }
@@ -135,7 +169,8 @@ static void gemm_bf16_passes_on_what_is_not_finite(void **state)
         float a[2] = {INFINITY, NAN}, b[1] = {2}, c[2];
         const zn_operand A = {.p = a, .dtype = ZN_DTYPE_F32, .ld = 1};
         const zn_operand B = {.p = b, .dtype = ZN_DTYPE_F32, .ld = 1};
-        assert_ok(k->gemm_bf16(t->s, 2, 1, 1, &A, &B, false, c, 1, gemm_scratch(t, 2, 1)));
+        assert_ok(k->gemm_bf16(t->s, 2, 1, 1, &A, &B, &(zn_result){.p = c, .add = false, .ld = 1},
+                               gemm_scratch(t, 2, 1)));
         assert_true(isinf(c[0]) && c[0] > 0 && isnan(c[1]));
         kt_clear(t);
     }
@@ -496,6 +531,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gemm_bf16_agrees_for_every_transposition_and_type),
     cmocka_unit_test(gemm_bf16_gives_the_same_bits_for_any_part),
     cmocka_unit_test(gemm_bf16_passes_on_what_is_not_finite),
+    cmocka_unit_test(gemm_bf16_rounds_its_result_as_convert_does),
     cmocka_unit_test(element_wise_kernels_agree),
     cmocka_unit_test(zero_clears_exactly_its_bytes),
     cmocka_unit_test(conversions_are_bit_for_bit_the_scalar_definition),

@@ -161,6 +161,31 @@ static void a_tied_gradient_moves_out_when_another_micro_batch_comes(void **stat
     }
 }
 
+/* Stored at once or added to zeros, rounded by the caller or here: the same bits; also where
+ * another unit's reduction takes the buffer away that they were stored in. */
+static void whole_gradients_change_no_bit(void **state)
+{
+    (void)state;
+    static const zn_dtype dtypes[] = {ZN_DTYPE_F32, ZN_DTYPE_BF16, ZN_DTYPE_F16};
+    for (int i = 0; i < 3 * 4 * 2 * 2; i++) {
+        toy_job added = toy_job_new(2, i / 3 % 4);
+        added.p.param_dtype = added.p.wire_dtype = dtypes[i % 3];
+        added.accumulation = 1 + i / 12 % 2;
+        added.p.overlap_comm = i / 24 == 0;
+        toy_job whole = added;
+        whole.whole_grads = true;
+        whole.late_head = i / 12 % 2 || i / 24;
+        toy_run(&added);
+        toy_run(&whole);
+        assert_same_bits(&added, &whole);
+        const bool rounds = added.p.wire_dtype == ZN_DTYPE_BF16 &&
+                            (added.p.stage >= 2 || (added.p.stage == 1 && added.accumulation == 1));
+        assert_int_equal(whole.stored_bf16 > 0, rounds);
+        toy_free(&added);
+        toy_free(&whole);
+    }
+}
+
 static void evaluation_between_micro_batches_changes_no_bit(void **state)
 {
     (void)state;
@@ -633,6 +658,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_16_bit_accumulator_keeps_stage_0_equal_to_1_and_2_to_3),
     cmocka_unit_test(gradients_travel_in_the_wire_type_in_every_stage_and_precision),
     cmocka_unit_test(buckets_overlap_prefetch_and_sharing_change_no_bit),
+    cmocka_unit_test(whole_gradients_change_no_bit),
     cmocka_unit_test(evaluation_between_micro_batches_changes_no_bit),
     cmocka_unit_test(optimizers_give_the_same_bits_sharded_and_whole),
     cmocka_unit_test(a_non_finite_gradient_changes_nothing_and_is_named),

@@ -33,6 +33,8 @@ typedef struct toy_job {
     bool unexpected;    /* one micro-batch a step is announced, whatever `accumulation` */
     bool announced;     /* zn_zero_announce_step before each boundary */
     bool decoder_order; /* the head is used once; the last backward does not use the embedding */
+    bool whole_grads;   /* all but "embed.w" and the head's are given by grad_whole as their last */
+    bool late_head;     /* the head's gradients are ready after the backward of layer.2 */
     double link_bytes_per_s; /* 0: copies are as fast as memory */
     bool may_fail;           /* `error` gets what rank 0 ended with */
     int last_rank_shard;     /* p.shard_ranks of the last rank; 0: as the others */
@@ -45,6 +47,7 @@ typedef struct toy_job {
     double norms[TOY_MAX_STEPS];
     bool overflow[TOY_MAX_STEPS];
     int bad_param;
+    int stored_bf16; /* gradients that rank 0 stored rounded */
     zn_error error;
     zn_zero_stats stats; /* of rank 0, after the last step; counts of that step alone */
     zn_comm_stats comm;
@@ -117,13 +120,21 @@ static inline float toy_value(const void *data, zn_dtype dtype, int64_t i)
 static inline zinc_status toy_backward_param(const zn_param_hooks *h, const zn_param_list *list,
                                              int param, uint64_t key, float scale)
 {
-    float *grad = h->grad(h->ctx, param);
+    const int unit = list->specs[param].unit;
+    zn_dtype dtype = ZN_DTYPE_F32;
+    bool add = true;
+    void *grad = h->grad_whole && unit < 4 ? h->grad_whole(h->ctx, param, unit > 0, &dtype, &add)
+                                           : h->grad(h->ctx, param);
     const void *data = h->data(h->ctx, param);
     if (!grad)
         return ZINC_OK;
     for (int64_t i = 0; i < list->specs[param].n_elems; i++) {
         const double noise = zn_hash_unit(zn_hash_fold(key, (uint64_t)i)) - 0.5;
-        grad[i] += scale * (0.1f * toy_value(data, h->param_dtype, i) + (float)noise);
+        const float g = scale * (0.1f * toy_value(data, h->param_dtype, i) + (float)noise);
+        if (dtype == ZN_DTYPE_BF16)
+            ((uint16_t *)grad)[i] = zn_f32_to_bf16(g);
+        else
+            ((float *)grad)[i] = g + (add ? ((float *)grad)[i] : 0);
     }
     return ZINC_OK;
 }
@@ -163,7 +174,10 @@ static inline zinc_status toy_micro_batch(const toy_job *job, const zn_param_hoo
             ZN_TRY(toy_unread(h, list, key, scale));
         else
             ZN_TRY(toy_unit(h, list, u, ZN_PASS_BACKWARD, key, scale));
-        ZN_TRY(h->grads_ready(h->ctx, u));
+        if (u == 3 && job->late_head)
+            ZN_TRY(h->grads_ready(h->ctx, 4));
+        if (u < 4 || !job->late_head)
+            ZN_TRY(h->grads_ready(h->ctx, u));
     }
     return ZINC_OK;
 }
@@ -208,6 +222,15 @@ static inline float *toy_grad(void *ctx, int param)
     return grad;
 }
 
+static inline void *toy_grad_whole(void *ctx, int param, bool last, zn_dtype *dtype, bool *add)
+{
+    const toy_watch *watch = ctx;
+    void *grad = watch->inner.grad_whole(watch->inner.ctx, param, last, dtype, add);
+    if (zn_comm_rank(watch->comm) == 0)
+        watch->job->stored_bf16 += *dtype == ZN_DTYPE_BF16;
+    return grad;
+}
+
 static inline zinc_status toy_grads_ready(void *ctx, int unit)
 {
     const toy_watch *watch = ctx;
@@ -222,6 +245,7 @@ static inline zn_param_hooks toy_hooks(toy_watch *watch)
                             .after_use = toy_after_use,
                             .data = toy_data,
                             .grad = toy_grad,
+                            .grad_whole = watch->job->whole_grads ? toy_grad_whole : NULL,
                             .grads_ready = toy_grads_ready};
 }
 

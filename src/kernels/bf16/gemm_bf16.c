@@ -16,7 +16,7 @@
 #define TILE_K (2 * TILE)          /* of k */
 #define TILE_ELEMS (TILE * TILE_K) /* bf16 */
 #define PANEL (2 * TILE)           /* rows of A, columns of B */
-#define DEPTH 768                  /* most of k at a time */
+#define DEPTH ZN_GEMM_BF16_WHOLE_K /* most of k at a time */
 #define CHUNK_M (64 * PANEL)       /* rows of A that are packed at a time */
 #define CHUNK_N (16 * PANEL)       /* columns of B that a thread packs: they stay in its cache */
 
@@ -269,9 +269,7 @@ typedef struct product {
     panel_fn panel;
     int64_t M, N;
     const zn_operand *A, *B;
-    bool add;
-    float *C;
-    int64_t ldc;
+    const zn_result *C;
 } product;
 
 static int64_t panels(int64_t n)
@@ -279,22 +277,42 @@ static int64_t panels(int64_t n)
     return (n + PANEL - 1) / PANEL;
 }
 
-/* A panel of C that may reach over the edge of the matrix. */
+/* Rows of a panel rounded to bf16. */
+static void narrow_rows(uint16_t *C, int64_t ldc, const float *sums, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < cols; n += TILE) {
+            const __m512 x = _mm512_load_ps(sums + r * PANEL + n);
+            const __m512i bits = _mm512_castps_si512(x);
+            const __m512i near = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+            const __m512i nan = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+            const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+            const __m512i high = _mm512_mask_blend_epi32(is_nan, near, nan);
+            _mm256_mask_storeu_epi16(C + r * ldc + n, first(cols - n),
+                                     _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)));
+        }
+}
+
+/* A panel of C that may reach over the edge of the matrix, or be rounded. */
 static void panel_of(const product *p, const uint16_t *A, const uint16_t *B, int64_t m, int64_t n,
                      int64_t n_tiles, bool add)
 {
-    float *C = p->C + m * p->ldc + n;
-    const int64_t rows = zn_min64(PANEL, p->M - m), cols = zn_min64(PANEL, p->N - n);
-    if (rows == PANEL && cols == PANEL) {
-        p->panel(C, p->ldc, A, B, n_tiles, add);
+    const zn_result *to = p->C;
+    const int64_t ldc = to->ld, rows = zn_min64(PANEL, p->M - m), cols = zn_min64(PANEL, p->N - n);
+    const bool narrow = to->dtype == ZN_DTYPE_BF16;
+    float *C = narrow ? NULL : (float *)to->p + m * ldc + n;
+    if (!narrow && rows == PANEL && cols == PANEL) {
+        p->panel(C, ldc, A, B, n_tiles, add);
         return;
     }
-    float edge[PANEL * PANEL];
+    _Alignas(64) float edge[PANEL * PANEL];
     for (int64_t r = 0; add && r < rows; r++)
-        memcpy(edge + r * PANEL, C + r * p->ldc, (size_t)cols * sizeof *C);
+        memcpy(edge + r * PANEL, C + r * ldc, (size_t)cols * sizeof *C);
     p->panel(edge, PANEL, A, B, n_tiles, add);
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(C + r * p->ldc, edge + r * PANEL, (size_t)cols * sizeof *C);
+    if (narrow)
+        narrow_rows((uint16_t *)to->p + m * ldc + n, ldc, edge, rows, cols);
+    for (int64_t r = 0; !narrow && r < rows; r++)
+        memcpy(C + r * ldc, edge + r * PANEL, (size_t)cols * sizeof *C);
 }
 
 /* Depths of equal size, in whole tiles. */
@@ -348,7 +366,7 @@ static void multiply(const product *p, const uint16_t *a, uint16_t *b, const par
         for (int64_t i = r->m0; i < r->m1; i += PANEL)
             for (int64_t j = n; j < end; j += PANEL)
                 panel_of(p, a + (i - r->m0) / PANEL * size, b + (j - n) / PANEL * size, i, j,
-                         size / (2 * TILE_ELEMS), p->add || r->k0 > 0);
+                         size / (2 * TILE_ELEMS), p->C->add || r->k0 > 0);
     }
 }
 
@@ -375,6 +393,11 @@ static zinc_status run(zn_stream *s, const product *p, int64_t K, uint16_t *scra
     const int64_t depth = depth_of(K), most_m = zn_min64(panels(p->M) * PANEL, CHUNK_M);
     const int64_t most_n = zn_min64(panels(p->N) * PANEL, CHUNK_N);
     uint16_t *const a = scratch, *const b = scratch + most_m * depth;
+    if (p->C->dtype != ZN_DTYPE_F32 && (K > DEPTH || p->C->add))
+        ZN_FAIL(ZINC_E_INVALID,
+                "a product over %lld that is to be %s must be over %d at most, and "
+                "not added",
+                (long long)K, zn_dtype_name(p->C->dtype), DEPTH);
     for (int64_t k = 0; k < K; k += depth)
         for (int64_t m = 0; m < p->M; m += CHUNK_M) {
             const part all = {m, zn_min64(p->M, m + CHUNK_M), 0, p->N, k, zn_min64(K, k + depth)};
@@ -399,16 +422,16 @@ static zinc_status run(zn_stream *s, const product *p, int64_t K, uint16_t *scra
 }
 
 zinc_status zn_gemm_bf16_amx(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch)
+                             const zn_operand *B, const zn_result *C, float *scratch)
 {
-    const product p = {panel_amx, M, N, A, B, add, C, ldc};
+    const product p = {panel_amx, M, N, A, B, C};
     return run(s, &p, K, (uint16_t *)(void *)scratch);
 }
 
 zinc_status zn_gemm_bf16_dot(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch)
+                             const zn_operand *B, const zn_result *C, float *scratch)
 {
-    const product p = {panel_dot, M, N, A, B, add, C, ldc};
+    const product p = {panel_dot, M, N, A, B, C};
     return run(s, &p, K, (uint16_t *)(void *)scratch);
 }
 

@@ -12,7 +12,7 @@ zinc_status zn_ref_gemm(zn_stream *s, bool trans_a, bool trans_b, int64_t M, int
                         float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
                         float beta, float *C, int64_t ldc);
 zinc_status zn_ref_gemm_bf16(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch);
+                             const zn_operand *B, const zn_result *C, float *scratch);
 zinc_status zn_ref_fill(zn_stream *s, float *x, float value, int64_t n);
 zinc_status zn_ref_zero(zn_stream *s, void *x, int64_t n_bytes);
 zinc_status zn_ref_axpy(zn_stream *s, float *y, const float *x, float a, int64_t n);

@@ -37,16 +37,16 @@ static double element(const zn_operand *x, int64_t r, int64_t c)
 }
 
 zinc_status zn_ref_gemm_bf16(zn_stream *s, int64_t M, int64_t N, int64_t K, const zn_operand *A,
-                             const zn_operand *B, bool add, float *C, int64_t ldc, float *scratch)
+                             const zn_operand *B, const zn_result *C, float *scratch)
 {
     (void)s;
     (void)scratch;
     for (int64_t m = 0; m < M; m++) {
         for (int64_t n = 0; n < N; n++) {
-            double sum = add ? (double)C[m * ldc + n] : 0;
+            double sum = C->add ? (double)zn_load(C->p, C->dtype, m * C->ld + n) : 0;
             for (int64_t k = 0; k < K; k++)
                 sum += element(A, m, k) * element(B, k, n);
-            C[m * ldc + n] = (float)sum;
+            zn_store(C->p, C->dtype, m * C->ld + n, (float)sum);
         }
     }
     return ZINC_OK;
