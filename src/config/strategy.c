@@ -25,7 +25,7 @@ static const strategy *find(const zn_slot *slot)
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
         if (strcasecmp(slot->text, strategies[i].name) == 0)
             return &strategies[i];
-    ZN_ASSERT(!"the table of keys has other words");
+    ZN_ASSERT(false && "the table of keys has other words");
     return NULL;
 }
 
