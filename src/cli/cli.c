@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "cli/disk_error.h"
 #include "config/config.h"
 #include "zinc/version.h"
 
@@ -178,5 +179,6 @@ int zn_cli_main(int argc, char **argv)
      * Programs started from here need both set back to their default. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    zn_cli_catch_disk_errors();
     return finish_stdout(run_words(argc, argv));
 }
