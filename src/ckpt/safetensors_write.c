@@ -350,25 +350,60 @@ fail:
     return status;
 }
 
-/* What a reader will see must be what was planned. */
-static zinc_status verify(const zn_weights_writer *writer)
+static bool is_planned(const zn_tensor_info *found, const plan_tensor *t)
 {
-    zinc_status status;
+    return found && found->dtype == t->dtype && found->n_dims == t->n_dims &&
+           memcmp(found->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) == 0;
+}
+
+/* A header must read back as it was planned, before the file takes the place of an older one. */
+static zinc_status verify_file(const zn_weights_writer *writer, int file)
+{
+    zinc_status status = ZINC_OK;
+    zn_weights *weights = NULL;
+    const plan_file *f = &writer->files[file];
+    ZN_TRY(zn_weights_open(f->temporary, &weights));
+    for (int i = 0; i < writer->n_tensors; i++) {
+        const plan_tensor *t = &writer->tensors[i];
+        if (t->file == file && !is_planned(zn_weights_find(weights, t->name), t))
+            ZN_FAIL_GOTO(ZINC_E_IO, "%s: tensor %.200s does not read back as it was written",
+                         f->temporary, t->name);
+    }
+fail:
+    zn_weights_close(weights);
+    return status;
+}
+
+/* And what a reader of the folder will see. */
+static zinc_status verify_folder(const zn_weights_writer *writer)
+{
+    zinc_status status = ZINC_OK;
     zn_weights *weights = NULL;
     ZN_TRY(zn_weights_open(writer->sharded ? writer->dir : writer->files[0].path, &weights));
     for (int i = 0; i < writer->n_tensors; i++) {
         const plan_tensor *t = &writer->tensors[i];
         const zn_tensor_info *found = zn_weights_find(weights, t->name);
-        if (!found || found->dtype != t->dtype || found->n_dims != t->n_dims ||
-            memcmp(found->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) != 0 ||
-            strcmp(found->file, writer->files[t->file].path) != 0)
-            ZN_FAIL_GOTO(ZINC_E_IO, "%s: tensor %.200s does not read back as it was written",
+        if (!is_planned(found, t) || strcmp(found->file, writer->files[t->file].path) != 0)
+            ZN_FAIL_GOTO(ZINC_E_IO, "%s: tensor %.200s is not found there",
                          writer->files[t->file].path, t->name);
     }
-    status = ZINC_OK;
 fail:
     zn_weights_close(weights);
     return status;
+}
+
+/* Several files cannot take the place of several others at once: without an index nobody takes a
+ * mixture of both for a model. */
+static zinc_status remove_index(const zn_weights_writer *writer)
+{
+    char *index = NULL;
+    ZN_TRY(zn_fs_join(writer->dir, ZN_ST_INDEX_NAME, &index));
+    const int failed = unlink(index) != 0 && errno != ENOENT ? errno : 0;
+    zn_free(index);
+    if (failed)
+        ZN_FAIL(ZINC_E_IO, "cannot remove %s/%s of an earlier save: %s", writer->dir,
+                ZN_ST_INDEX_NAME, strerror(failed));
+    return ZINC_OK;
 }
 
 zinc_status zn_weights_writer_commit(zn_weights_writer *writer)
@@ -379,7 +414,10 @@ zinc_status zn_weights_writer_commit(zn_weights_writer *writer)
         f->fd = -1;
         if (closed != 0)
             ZN_FAIL(ZINC_E_IO, "cannot close %s: %s", f->temporary, strerror(errno));
+        ZN_TRY(verify_file(writer, i));
     }
+    if (writer->sharded)
+        ZN_TRY(remove_index(writer));
     for (int i = 0; i < writer->n_files; i++) {
         plan_file *f = &writer->files[i];
         if (rename(f->temporary, f->path) != 0)
@@ -388,7 +426,7 @@ zinc_status zn_weights_writer_commit(zn_weights_writer *writer)
         f->begun = false;
     }
     ZN_TRY(finish_folder(writer));
-    return verify(writer);
+    return verify_folder(writer);
 }
 
 int zn_weights_writer_n_files(const zn_weights_writer *writer)
