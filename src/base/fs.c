@@ -22,25 +22,44 @@ zinc_status zn_fs_read(const char *path, size_t max_bytes, zn_buf *out)
     zinc_status status;
     char chunk[65536];
     ZN_TRY(check_name(path));
-    FILE *file = fopen(path, "rb");
-    if (!file)
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         ZN_FAIL(ZINC_E_IO, "cannot open %s: %s", path, strerror(errno));
     ZN_TRY_GOTO(zn_buf_append(out, "", 0));
-    for (;;) {
-        const size_t n = fread(chunk, 1, sizeof chunk, file);
+    for (;;) { /* to the end, for files of /proc have no size */
+        const ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            ZN_FAIL_GOTO(ZINC_E_IO, "cannot read %s: %s", path, strerror(errno));
         if (n == 0)
             break;
-        ZN_TRY_GOTO(zn_buf_append(out, chunk, n));
+        ZN_TRY_GOTO(zn_buf_append(out, chunk, (size_t)n));
         if (max_bytes && out->n > max_bytes)
             ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s is larger than %zu bytes", path, max_bytes);
     }
-    if (ferror(file))
-        ZN_FAIL_GOTO(ZINC_E_IO, "cannot read %s: %s", path, strerror(errno));
-    fclose(file);
+    close(fd);
     return ZINC_OK;
 fail:
-    fclose(file);
+    close(fd);
     return status;
+}
+
+zinc_status zn_fs_pread_all(int fd, void *bytes, size_t n_bytes, int64_t offset, const char *path)
+{
+    char *p = bytes;
+    while (n_bytes > 0) {
+        const ssize_t n = pread(fd, p, n_bytes, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            ZN_FAIL(ZINC_E_IO, "cannot read %zu bytes at offset %lld of %s: %s", n_bytes,
+                    (long long)offset, path, n < 0 ? strerror(errno) : "the file ends before");
+        p += n;
+        n_bytes -= (size_t)n;
+        offset += n;
+    }
+    return ZINC_OK;
 }
 
 zinc_status zn_fs_pwrite_all(int fd, const void *bytes, size_t n_bytes, int64_t offset,
@@ -92,32 +111,40 @@ fail:
     return status;
 }
 
-zinc_status zn_map_open(const char *path, zn_map *out)
+zinc_status zn_fs_open(const char *path, int *fd, int64_t *n_bytes)
 {
-    zinc_status status;
     struct stat st;
     ZN_TRY(check_name(path));
     /* a named pipe would be waited for before it can be seen to be none of the files wanted */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
         ZN_FAIL(ZINC_E_IO, "cannot open %s: %s", path, strerror(errno));
-    if (fstat(fd, &st) != 0)
-        ZN_FAIL_GOTO(ZINC_E_IO, "cannot stat %s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        ZN_FAIL_GOTO(ZINC_E_IO, "%s is not a regular file", path);
-    zn_map map = {.n_bytes = (size_t)st.st_size};
-    if (map.n_bytes > 0) {
-        void *data = mmap(NULL, map.n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED)
-            ZN_FAIL_GOTO(ZINC_E_IO, "cannot map %s: %s", path, strerror(errno));
-        map.data = data;
+    const int error = fstat(file, &st) != 0 ? errno : 0;
+    if (error || !S_ISREG(st.st_mode)) {
+        close(file);
+        if (error)
+            ZN_FAIL(ZINC_E_IO, "cannot stat %s: %s", path, strerror(error));
+        ZN_FAIL(ZINC_E_IO, "%s is not a regular file", path);
     }
+    *fd = file;
+    *n_bytes = (int64_t)st.st_size;
+    return ZINC_OK;
+}
+
+zinc_status zn_map_open(const char *path, zn_map *out)
+{
+    int fd;
+    int64_t n_bytes;
+    ZN_TRY(zn_fs_open(path, &fd, &n_bytes));
+    zn_map map = {.n_bytes = (size_t)n_bytes};
+    void *data = n_bytes ? mmap(NULL, map.n_bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    const int error = data == MAP_FAILED ? errno : 0;
     close(fd);
+    if (error)
+        ZN_FAIL(ZINC_E_IO, "cannot map %s: %s", path, strerror(error));
+    map.data = data;
     *out = map;
     return ZINC_OK;
-fail:
-    close(fd);
-    return status;
 }
 
 void zn_map_close(zn_map *map)

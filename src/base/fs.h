@@ -48,4 +48,13 @@ ZINC_MUST_CHECK zinc_status zn_fs_sync_dir(const char *path);
 ZINC_MUST_CHECK zinc_status zn_fs_pwrite_all(int fd, const void *bytes, size_t n_bytes,
                                              int64_t offset, const char *path);
 
+/** n_bytes from `offset` on (pread); short reads and EINTR handled. A disk that fails is an error
+ *  here, where reading through a mapping would end the process. E_IO names `path`, also if the file
+ *  ends before. */
+ZINC_MUST_CHECK zinc_status zn_fs_pread_all(int fd, void *bytes, size_t n_bytes, int64_t offset,
+                                            const char *path);
+
+/** Open a regular file for reading: its descriptor, to be closed, and its size. Errors: E_IO. */
+ZINC_MUST_CHECK zinc_status zn_fs_open(const char *path, int *fd, int64_t *n_bytes);
+
 #endif

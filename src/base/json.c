@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 
@@ -28,11 +29,18 @@ zinc_status zn_json_parse(const char *text, size_t n, const char *where, json_t 
 
 static zinc_status load(const char *path, size_t flags, json_t **out)
 {
-    zn_map map = {0};
-    ZN_TRY(zn_map_open(path, &map));
-    const zinc_status status =
-        parse(map.data ? (const char *)map.data : "", map.n_bytes, path, flags, out);
-    zn_map_close(&map);
+    zinc_status status;
+    char *text = NULL;
+    int fd = -1;
+    int64_t n = 0;
+    ZN_TRY_GOTO(zn_fs_open(path, &fd, &n));
+    ZN_TRY_GOTO(zn_alloc_array(&text, (size_t)n + 1, 1, "a JSON file"));
+    ZN_TRY_GOTO(zn_fs_pread_all(fd, text, (size_t)n, 0, path));
+    status = parse(text, (size_t)n, path, flags, out);
+fail:
+    if (fd >= 0)
+        close(fd);
+    zn_free(text);
     return status;
 }
 

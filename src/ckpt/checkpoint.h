@@ -69,7 +69,8 @@ ZINC_MUST_CHECK zinc_status zn_ckpt_file_of(const char *dir, const char *name, z
 
 /* ---- writing: one rank's part ---- */
 
-#define ZN_CKPT_MASTER (-1) /* `what` of the weights; states are 0, 1, … */
+#define ZN_CKPT_MAX_RANGE ((int64_t)1 << 20) /* elements: what one checksum covers */
+#define ZN_CKPT_MASTER (-1)                  /* `what` of the weights; states are 0, 1, … */
 
 /* Elements [first, first + count) of one quantity of one parameter. */
 typedef struct zn_ckpt_range {
@@ -179,7 +180,8 @@ int64_t zn_ckpt_n_elems(const zn_ckpt *ckpt, int i);
 /** Index of the parameter called `name`, or -1. */
 int zn_ckpt_find(const zn_ckpt *ckpt, const char *name);
 /** Elements [offset, offset + n) of quantity `what` of parameter i. Each stored range that is
- *  touched is held against its checksum once. Errors: E_FORMAT names file, parameter, bytes. */
+ *  touched is read whole and held against its checksum; the last one is kept. Errors: E_FORMAT and
+ *  E_IO name file, parameter, bytes. */
 ZINC_MUST_CHECK zinc_status zn_ckpt_read(zn_ckpt *ckpt, int i, int what, int64_t offset, int64_t n,
                                          float *out);
 /** Read every byte of every file that is here (see zn_ckpt_elsewhere); problem() is called for each
@@ -207,8 +209,9 @@ const zn_ckpt_file *zn_ckpt_file_at(const zn_ckpt *ckpt, int k);
 bool zn_ckpt_is_index(const zn_ckpt *ckpt, int k);
 bool zn_ckpt_is_data(const zn_ckpt *ckpt, int k);
 bool zn_ckpt_has(const zn_ckpt *ckpt, int k);
-/** The bytes of a file that is here, until the close. Errors: E_IO. */
-ZINC_MUST_CHECK zinc_status zn_ckpt_bytes(zn_ckpt *ckpt, int k, const unsigned char **out);
+/** n bytes from `offset` on of a file that is here. Errors: E_IO. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_bytes(zn_ckpt *ckpt, int k, int64_t offset, size_t n,
+                                          void *out);
 /** Take what lies in the file `fd` for file k. Errors: E_IO, E_FORMAT (not its checksum). */
 ZINC_MUST_CHECK zinc_status zn_ckpt_supply(zn_ckpt *ckpt, int k, int fd);
 /** Read the ranges, once all shard-*.json are there. Errors: E_FORMAT. */

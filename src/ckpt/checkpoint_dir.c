@@ -24,22 +24,33 @@
 #define OLD_SUFFIX ".old"
 #define TMP_SUFFIX ".tmp"
 #define DELETED_SUFFIX ".del"
+#define CHUNK_BYTES ((size_t)1 << 20) /* read at once */
 
 zinc_status zn_ckpt_file_of(const char *dir, const char *name, zn_ckpt_file *out)
 {
     zinc_status status;
-    zn_map map = {0};
-    char *path = NULL;
+    char *path = NULL, *chunk = NULL;
+    int fd = -1;
+    zn_checksum sum;
     zn_ckpt_file file = {.n_bytes = 0};
+    zn_checksum_init(&sum);
     ZN_TRY_GOTO(zn_fs_join(dir, name, &path));
-    ZN_TRY_GOTO(zn_map_open(path, &map));
+    ZN_TRY_GOTO(zn_fs_open(path, &fd, &file.n_bytes));
+    ZN_TRY_GOTO(zn_alloc(&chunk, CHUNK_BYTES, "a piece of a file"));
+    for (int64_t at = 0; at < file.n_bytes; at += (int64_t)CHUNK_BYTES) {
+        const int64_t left = file.n_bytes - at;
+        const size_t n = left < (int64_t)CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
+        ZN_TRY_GOTO(zn_fs_pread_all(fd, chunk, n, at, path));
+        zn_checksum_update(&sum, chunk, n);
+    }
     snprintf(file.name, sizeof file.name, "%s", name);
-    file.n_bytes = (int64_t)map.n_bytes;
-    file.checksum = zn_checksum_of(map.data ? map.data : (const unsigned char *)"", map.n_bytes);
+    file.checksum = zn_checksum_value(&sum);
     *out = file;
     status = ZINC_OK;
 fail:
-    zn_map_close(&map);
+    if (fd >= 0)
+        close(fd);
+    zn_free(chunk);
     zn_free(path);
     return status;
 }
@@ -162,8 +173,11 @@ static zinc_status delete_listed(const char *path)
     for (int i = 0; i < m.n_files; i++) {
         char *file = NULL;
         ZN_TRY_GOTO(zn_fs_join(path, m.files[i].name, &file));
-        (void)unlink(file); /* rmdir says what is left */
+        const int failed = unlink(file) != 0 && errno != ENOENT ? errno : 0;
         zn_free(file);
+        if (failed) /* the manifest stays, so that the next start can go on */
+            ZN_FAIL_GOTO(ZINC_E_IO, "cannot remove %s/%s: %s", path, m.files[i].name,
+                         strerror(failed));
     }
     if (unlink(m.path) != 0)
         ZN_FAIL_GOTO(ZINC_E_IO, "cannot remove %s: %s", m.path, strerror(errno));

@@ -51,13 +51,12 @@ bool zn_ckpt_plain_name(const char *name);
 typedef struct zn_stored {
     zn_ckpt_range r;
     int file; /* of the manifest */
-    bool checked;
 } zn_stored;
 
 /* Where a file of the manifest is. */
 typedef struct zn_found_file {
-    char *path; /* NULL: absent */
-    zn_map map; /* of shard-* */
+    char *path;     /* NULL: absent */
+    int descriptor; /* + 1; 0: not open yet */
     bool wanted;
 } zn_found_file;
 
@@ -67,6 +66,8 @@ struct zn_ckpt {
     zn_found_file *found; /* [manifest.n_files] */
     zn_stored *stored;    /* [n_stored] by param, what, first */
     int n_stored;
+    float *range;     /* [ZN_CKPT_MAX_RANGE] values of stored range `in_range`, or NULL */
+    int in_range;     /* -1: none */
     bool partial;     /* some shard-*.json may be absent: not everything need be there */
     zn_error trouble; /* of a file that was not taken */
 };
@@ -83,7 +84,7 @@ ZINC_MUST_CHECK zinc_status zn_ckpt_arrange(zn_ckpt *ckpt);
 
 /** "master" or the name of a state, for messages. */
 const char *zn_ckpt_what(const zn_ckpt *ckpt, int what);
-/** Hold one stored range against its checksum. */
-ZINC_MUST_CHECK zinc_status zn_ckpt_check_range(zn_ckpt *ckpt, zn_stored *s);
+/** Read stored range `at` and hold it against its checksum. Errors: as zn_ckpt_read. */
+ZINC_MUST_CHECK zinc_status zn_ckpt_check_range(zn_ckpt *ckpt, int at);
 
 #endif

@@ -6,10 +6,12 @@
 #include "ckpt/checkpoint_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/checksum.h"
 
@@ -72,6 +74,10 @@ static zinc_status parse_range(const zn_ckpt *ckpt, const json_t *item, const ch
     if (r->param < 0 || r->what < ZN_CKPT_MASTER)
         ZN_FAIL(ZINC_E_FORMAT, "%s: %s of %.200s is not in the manifest", where, what, param);
     const int64_t n_elems = zn_ckpt_n_elems(ckpt, r->param);
+    if (r->count > ZN_CKPT_MAX_RANGE)
+        ZN_FAIL(ZINC_E_FORMAT,
+                "%s: a range of %" PRId64 " elements of %.200s: one has at most %" PRId64, where,
+                r->count, param, ZN_CKPT_MAX_RANGE);
     if (r->first < 0 || r->count < 1 || r->count > n_elems || r->first > n_elems - r->count)
         ZN_FAIL(ZINC_E_FORMAT,
                 "%s: %.200s has %" PRId64 " elements, not [%" PRId64 ", +%" PRId64 ")", where,
@@ -152,21 +158,70 @@ static zinc_status check_all_covered(const zn_ckpt *ckpt)
 
 /* ---- where the files are ---- */
 
-static zinc_status map_file(zn_ckpt *ckpt, int k)
+static zinc_status open_file(zn_ckpt *ckpt, int k, int *fd)
 {
     zn_found_file *f = &ckpt->found[k];
-    return f->map.data || ckpt->manifest.files[k].n_bytes == 0 ? ZINC_OK
-                                                               : zn_map_open(f->path, &f->map);
+    int64_t n_bytes;
+    if (!f->descriptor) {
+        int file;
+        ZN_TRY(zn_fs_open(f->path, &file, &n_bytes));
+        f->descriptor = file + 1;
+        (void)posix_fadvise(file, 0, 0, POSIX_FADV_SEQUENTIAL); /* a wish */
+    }
+    *fd = f->descriptor - 1;
+    return ZINC_OK;
+}
+
+static void close_file(zn_found_file *f)
+{
+    if (f->descriptor)
+        close(f->descriptor - 1);
+    f->descriptor = 0;
+    zn_free(f->path);
+    f->path = NULL;
+}
+
+zinc_status zn_ckpt_bytes(zn_ckpt *ckpt, int k, int64_t offset, size_t n, void *out)
+{
+    int fd;
+    ZN_TRY(open_file(ckpt, k, &fd));
+    return zn_fs_pread_all(fd, out, n, offset, ckpt->found[k].path);
+}
+
+/* The text of a shard-*.json, held against the manifest. */
+static zinc_status read_index(zn_ckpt *ckpt, int k, zn_buf *out)
+{
+    const zn_ckpt_file *file = &ckpt->manifest.files[k];
+    const size_t n = (size_t)file->n_bytes;
+    if (n > ZN_CKPT_MAX_JSON_BYTES)
+        ZN_FAIL(ZINC_E_FORMAT, "%s is larger than %zu bytes", ckpt->found[k].path,
+                ZN_CKPT_MAX_JSON_BYTES);
+    ZN_TRY(zn_realloc_array(&out->data, n + 1, 1, "ranges of a part"));
+    out->n = n;
+    out->data[n] = '\0';
+    ZN_TRY(zn_ckpt_bytes(ckpt, k, 0, n, out->data));
+    if (zn_checksum_of(out->data, n) != file->checksum)
+        ZN_FAIL(ZINC_E_FORMAT, "%s: is damaged: its checksum is not the manifest's",
+                ckpt->found[k].path);
+    return ZINC_OK;
 }
 
 static zinc_status check_index(zn_ckpt *ckpt, int k)
 {
-    const zn_found_file *f = &ckpt->found[k];
-    ZN_TRY(map_file(ckpt, k));
-    if (zn_checksum_of(f->map.data ? f->map.data : (const unsigned char *)"", f->map.n_bytes) !=
-        ckpt->manifest.files[k].checksum)
-        ZN_FAIL(ZINC_E_FORMAT, "%s: is damaged: its checksum is not the manifest's", f->path);
-    return ZINC_OK;
+    zn_buf text = {0};
+    const zinc_status status = read_index(ckpt, k, &text);
+    zn_buf_fini(&text);
+    return status;
+}
+
+static zinc_status add_index(zn_ckpt *ckpt, int k)
+{
+    zn_buf text = {0};
+    zinc_status status = read_index(ckpt, k, &text);
+    if (status == ZINC_OK)
+        status = zn_ckpt_add_ranges(ckpt, text.data, text.n, ckpt->found[k].path);
+    zn_buf_fini(&text);
+    return status;
 }
 
 /* Take file k from a folder, if it is there. Errors: E_FORMAT if it is another one. */
@@ -189,9 +244,7 @@ static zinc_status look_in(zn_ckpt *ckpt, int k, const char *dir)
         ZN_TRY_GOTO(check_index(ckpt, k));
     return ZINC_OK;
 fail:
-    zn_map_close(&f->map);
-    zn_free(f->path);
-    f->path = NULL;
+    close_file(f);
     return status;
 }
 
@@ -245,8 +298,7 @@ zinc_status zn_ckpt_index(zn_ckpt *ckpt)
         if (!zn_ckpt_is_index(ckpt, k) || (!f->path && ckpt->partial))
             continue;
         ZN_ASSERT(f->path);
-        ZN_TRY(map_file(ckpt, k));
-        ZN_TRY(zn_ckpt_add_ranges(ckpt, (const char *)f->map.data, f->map.n_bytes, f->path));
+        ZN_TRY(add_index(ckpt, k));
     }
     return zn_ckpt_arrange(ckpt);
 }
@@ -305,10 +357,9 @@ void zn_ckpt_close(zn_ckpt *ckpt)
 {
     if (!ckpt)
         return;
-    for (int k = 0; ckpt->found && k < ckpt->manifest.n_files; k++) {
-        zn_map_close(&ckpt->found[k].map);
-        zn_free(ckpt->found[k].path);
-    }
+    for (int k = 0; ckpt->found && k < ckpt->manifest.n_files; k++)
+        close_file(&ckpt->found[k]);
+    zn_free(ckpt->range);
     zn_free(ckpt->found);
     zn_free(ckpt->stored);
     zn_manifest_fini(&ckpt->manifest);
@@ -363,29 +414,25 @@ const char *zn_ckpt_trouble(const zn_ckpt *ckpt)
     return ckpt->trouble.message;
 }
 
-zinc_status zn_ckpt_bytes(zn_ckpt *ckpt, int k, const unsigned char **out)
-{
-    ZN_TRY(map_file(ckpt, k));
-    *out = ckpt->found[k].map.data;
-    return ZINC_OK;
-}
-
 zinc_status zn_ckpt_supply(zn_ckpt *ckpt, int k, int fd)
 {
     zinc_status status;
-    char *link = NULL;
+    struct stat st;
     zn_found_file *f = &ckpt->found[k];
     ZN_ASSERT(!f->path);
-    ZN_TRY_GOTO(zn_format(&link, "/proc/self/fd/%d", fd)); /* the file may have no name */
-    ZN_TRY_GOTO(zn_map_open(link, &f->map));
+    const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the file may have no name */
+    if (own < 0 || fstat(own, &st) != 0)
+        ZN_FAIL_GOTO(ZINC_E_IO, "cannot keep what another node sent: %s", strerror(errno));
     ZN_TRY_GOTO(zn_format(&f->path, "%s/%s (sent by another node)", ckpt->dir,
                           ckpt->manifest.files[k].name));
-    if ((int64_t)f->map.n_bytes != ckpt->manifest.files[k].n_bytes)
-        ZN_FAIL_GOTO(ZINC_E_FORMAT, "%s has %zu bytes where the manifest says %" PRId64, f->path,
-                     f->map.n_bytes, ckpt->manifest.files[k].n_bytes);
-    status = zn_ckpt_is_index(ckpt, k) ? check_index(ckpt, k) : ZINC_OK;
+    f->descriptor = own + 1;
+    if ((int64_t)st.st_size != ckpt->manifest.files[k].n_bytes)
+        ZN_FAIL(ZINC_E_FORMAT, "%s has %lld bytes where the manifest says %" PRId64, f->path,
+                (long long)st.st_size, ckpt->manifest.files[k].n_bytes);
+    return zn_ckpt_is_index(ckpt, k) ? check_index(ckpt, k) : ZINC_OK;
 fail:
-    zn_free(link);
+    if (own >= 0)
+        close(own);
     return status;
 }
 
@@ -427,24 +474,62 @@ int zn_ckpt_find(const zn_ckpt *ckpt, const char *name)
 
 /* ---- reading ---- */
 
-zinc_status zn_ckpt_check_range(zn_ckpt *ckpt, zn_stored *s)
+/* What a message says of a stored range: "FILE: master of NAME, elements [0, +24)". */
+static void tell_range(const zn_ckpt *ckpt, const zn_stored *s)
+{
+    zn_error_prefix(
+        "%s of %.200s, elements [%" PRId64 ", +%" PRId64 "): ", zn_ckpt_what(ckpt, s->r.what),
+        ckpt->manifest.params[s->r.param].name, s->r.first, s->r.count);
+}
+
+/* A whole stored range into out [s->r.count]. */
+static zinc_status read_range(zn_ckpt *ckpt, const zn_stored *s, float *out)
 {
     const zn_found_file *file = &ckpt->found[s->file];
-    if (s->checked)
-        return ZINC_OK;
+    const size_t n = (size_t)s->r.count * sizeof *out;
     if (!file->path)
         ZN_FAIL(ZINC_E_IO, "%s/%s is not here: it was written on the node %s", ckpt->dir,
                 ckpt->manifest.files[s->file].name, ckpt->manifest.files[s->file].node);
-    ZN_TRY(map_file(ckpt, s->file));
-    if (zn_checksum_of(file->map.data + s->r.offset, (size_t)s->r.count * 4) != s->r.checksum)
+    const zinc_status status = zn_ckpt_bytes(ckpt, s->file, s->r.offset, n, out);
+    if (status != ZINC_OK)
+        tell_range(ckpt, s);
+    ZN_TRY(status);
+    if (zn_checksum_of(out, n) != s->r.checksum)
         ZN_FAIL(ZINC_E_FORMAT,
                 "%s: %s of %.200s, elements [%" PRId64 ", +%" PRId64
                 "), is damaged: bytes [%" PRId64 ", +%" PRId64
                 ") are not those of their checksum; take another checkpoint",
                 file->path, zn_ckpt_what(ckpt, s->r.what), ckpt->manifest.params[s->r.param].name,
                 s->r.first, s->r.count, s->r.offset, 4 * s->r.count);
-    s->checked = true;
     return ZINC_OK;
+}
+
+/* The disk may begin with a range that will be asked for soon. */
+static void read_ahead(zn_ckpt *ckpt, int at)
+{
+    const zn_stored *s = at < ckpt->n_stored ? &ckpt->stored[at] : NULL;
+    int fd;
+    if (s && ckpt->found[s->file].path && open_file(ckpt, s->file, &fd) == ZINC_OK)
+        (void)posix_fadvise(fd, s->r.offset, 4 * s->r.count, POSIX_FADV_WILLNEED); /* a wish */
+}
+
+/* A stored range into ckpt->range. */
+static zinc_status load_range(zn_ckpt *ckpt, int at)
+{
+    if (ckpt->range && ckpt->in_range == at)
+        return ZINC_OK;
+    if (!ckpt->range)
+        ZN_TRY(zn_alloc_array(&ckpt->range, (size_t)ZN_CKPT_MAX_RANGE, sizeof *ckpt->range,
+                              "a range of a checkpoint"));
+    ckpt->in_range = -1;
+    ZN_TRY(read_range(ckpt, &ckpt->stored[at], ckpt->range));
+    ckpt->in_range = at;
+    return ZINC_OK;
+}
+
+zinc_status zn_ckpt_check_range(zn_ckpt *ckpt, int at)
+{
+    return load_range(ckpt, at);
 }
 
 /* The first stored range that ends behind element `offset`: by halves, as there are many. */
@@ -483,15 +568,13 @@ zinc_status zn_ckpt_read(zn_ckpt *ckpt, int i, int what, int64_t offset, int64_t
         zn_stored *s;
         int64_t m = n, skip;
         ZN_TRY(next_range(ckpt, i, what, offset, at, &m, &skip, &s));
-        ZN_TRY(zn_ckpt_check_range(ckpt, s));
-        const zn_found_file *file = &ckpt->found[s->file];
-        const zn_tensor_info info = {.name = ckpt->manifest.params[i].name,
-                                     .dtype = ZN_DTYPE_F32,
-                                     .n_elems = s->r.count,
-                                     .file = file->path,
-                                     .data = file->map.data + s->r.offset,
-                                     .mapped = true};
-        ZN_TRY(zn_tensor_read(&info, skip, m, out));
+        read_ahead(ckpt, at + 1);
+        if (m == s->r.count) {
+            ZN_TRY(read_range(ckpt, s, out));
+        } else {
+            ZN_TRY(load_range(ckpt, at));
+            memcpy(out, ckpt->range + skip, (size_t)m * sizeof *out);
+        }
         out += m;
         n -= m;
         offset += m;

@@ -41,7 +41,7 @@ static bool verify_ranges(zn_ckpt *ckpt, const char *name, findings *f)
     for (int i = 0; i < ckpt->n_stored; i++) {
         const int file = ckpt->stored[i].file;
         if (strcmp(ckpt->manifest.files[file].name, name) == 0 && ckpt->found[file].path &&
-            zn_ckpt_check_range(ckpt, &ckpt->stored[i]) != ZINC_OK) {
+            zn_ckpt_check_range(ckpt, i) != ZINC_OK) {
             report(f);
             damaged = true;
         }

@@ -20,7 +20,7 @@ static zinc_status add_range(zn_snapshot *s, int what, int param, int64_t first,
     zn_ckpt_range *last = s->n_ranges > 0 ? &s->ranges[s->n_ranges - 1] : NULL;
     s->n_elems += n;
     if (last && last->param == param && last->what == what && last->first + last->count == first &&
-        last->count + n <= ZN_SNAPSHOT_RANGE) {
+        last->count + n <= ZN_CKPT_MAX_RANGE) {
         last->count += n;
         return ZINC_OK;
     }
@@ -36,9 +36,9 @@ static zinc_status count_values(void *ctx, int param, int64_t offset, int64_t n,
 {
     const walk *w = ctx;
     (void)values;
-    for (int64_t done = 0; done < n; done += ZN_SNAPSHOT_RANGE)
+    for (int64_t done = 0; done < n; done += ZN_CKPT_MAX_RANGE)
         ZN_TRY(add_range(w->snapshot, w->what, param, offset + done,
-                         n - done < ZN_SNAPSHOT_RANGE ? n - done : ZN_SNAPSHOT_RANGE));
+                         n - done < ZN_CKPT_MAX_RANGE ? n - done : ZN_CKPT_MAX_RANGE));
     return ZINC_OK;
 }
 

@@ -18,13 +18,10 @@ typedef struct zn_snapshot {
     zn_engine *engine; /* of `zero`, for frozen parameters as they were read; NULL: as held */
     const zn_optim_ops *optim;
     const bool *left_out;  /* [n_specs] parameters that are not saved; NULL: none */
-    zn_ckpt_range *ranges; /* [n_ranges] of at most ZN_SNAPSHOT_RANGE elements */
+    zn_ckpt_range *ranges; /* [n_ranges] of at most ZN_CKPT_MAX_RANGE elements */
     int n_ranges;
     int64_t n_elems; /* of all ranges */
 } zn_snapshot;
-
-/* Most elements of a range: what one checksum covers and a reader must look at in one go. */
-#define ZN_SNAPSHOT_RANGE ((int64_t)1 << 20)
 
 /** Find the ranges. Not collective. */
 ZINC_MUST_CHECK zinc_status zn_snapshot_plan(zn_snapshot *snapshot);

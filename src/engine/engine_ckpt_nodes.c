@@ -109,14 +109,11 @@ static zinc_status send_pieces(zn_comm *comm, zn_ckpt *ckpt, int k, int root, in
                                zinc_status *status)
 {
     const zn_ckpt_file *file = zn_ckpt_file_at(ckpt, k);
-    const unsigned char *bytes = NULL;
-    if (zn_comm_rank(comm) == root && *status == ZINC_OK)
-        *status = zn_ckpt_bytes(ckpt, k, &bytes);
     for (int64_t at = 0; at < file->n_bytes; at += CHUNK_BYTES) {
         const int64_t left = file->n_bytes - at;
         const size_t n = (size_t)(left < CHUNK_BYTES ? left : CHUNK_BYTES);
-        if (bytes)
-            memcpy(chunk, bytes + at, n);
+        if (zn_comm_rank(comm) == root && *status == ZINC_OK)
+            *status = zn_ckpt_bytes(ckpt, k, at, n, chunk);
         ZN_TRY(broadcast(comm, chunk, n, root));
         if (fd >= 0 && *status == ZINC_OK)
             *status = zn_fs_pwrite_all(fd, chunk, n, at, file->name);
@@ -198,6 +195,8 @@ zinc_status zn_ckpt_open_nodes(zn_comm *comm, const char *path, const char *scra
     ZN_TRY_GOTO(zn_comm_agree(comm, flags_create(comm, ckpt, &have)));
     ZN_TRY_GOTO(exchange(comm, ckpt, &have, zn_ckpt_has));
     ZN_TRY_GOTO(check_all_there(comm, ckpt, path, &have));
+    if (zn_ckpt_trouble(ckpt)[0])
+        zn_warn("ckpt", "%s; another rank has read it and sends it", zn_ckpt_trouble(ckpt));
     for (int k = 0; k < have.n_files; k++)
         if (zn_ckpt_is_index(ckpt, k) && first_rank(&have, k, false) >= 0)
             ZN_TRY_GOTO(

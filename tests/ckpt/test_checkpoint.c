@@ -1,116 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt_test.h"
 
-#include "ckpt/checkpoint.h"
 #include "ckpt/checksum.h"
+#include "made_checkpoint.h"
 
-/* a: 2 x 5 elements, trainable, cut between two ranks at element 3; b: 4 elements, frozen, on rank
- * 1. Values: 100 * (what + 2) + element, b from 1000. */
-static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
-
-static void make_list(zn_param_list *list)
-{
-    char a[] = "block.a", b[] = "b";
-    const zn_param_spec specs[] = {{.name = a, .n_dims = 2, .shape = {2, 5}, .trainable = true},
-                                   {.name = b, .n_dims = 1, .shape = {4}}};
-    assert_ok(zn_param_list_add_unit(list, "all", NULL));
-    for (int i = 0; i < 2; i++)
-        assert_ok(zn_param_list_add(list, &specs[i], NULL));
-}
-
-static zn_ckpt_meta make_meta(int64_t step)
-{
-    return (zn_ckpt_meta){.step = step,
-                          .n_applied = step - 1,
-                          .n_skipped = 1,
-                          .epoch = 0.1 * (double)step,
-                          .n_samples = 8 * step,
-                          .seed = 42,
-                          .shuffle = true,
-                          .n_rows = 50,
-                          .n_tokens = 5000,
-                          .train_batch_size = 8,
-                          .scaler = zn_loss_scaler_dynamic(10, 100, 2, false, 1),
-                          .optimizer = "adamw",
-                          .n_states = 2,
-                          .state_names = {"exp_avg", "exp_avg_sq"},
-                          .stage = 3,
-                          .n_ranks = 2,
-                          .dtype = "bfloat16",
-                          .model_hash = 0xFEDCBA9876543210u,
-                          .run_id = 7,
-                          .created_ns = 1000 + step};
-}
-
-/* The same part, written from where the values lie, is the same files. */
-static void assert_same_in_place(const zn_part_params *params, const float *values,
-                                 int64_t n_values, const zn_ckpt_file want[2])
-{
-    zn_ckpt_file files[2];
-    zn_part *part = NULL;
-    assert_ok(zn_part_create(params, &part));
-    assert_ok(zn_part_write_kept(part, values, n_values));
-    assert_ok(zn_part_finish(part, files));
-    zn_part_destroy(part);
-    for (int i = 0; i < 2; i++) {
-        zn_ckpt_file found;
-        assert_ok(zn_ckpt_file_of(params->dir, files[i].name, &found));
-        assert_int_equal(found.n_bytes, want[i].n_bytes);
-        assert_true(found.checksum == want[i].checksum && files[i].checksum == found.checksum);
-    }
-}
-
-static void write_part(const char *dir, const zn_param_list *list, int rank, zn_ckpt_file files[2])
-{
-    zn_ckpt_range ranges[4];
-    int n = 0;
-    float values[ZN_BULK_ALIGN / sizeof(float)] = {0};
-    int64_t n_values = 0;
-    zn_part *part = NULL;
-    for (int what = ZN_CKPT_MASTER; what < 2; what++)
-        ranges[n++] =
-            (zn_ckpt_range){.param = 0, .what = what, .first = rank ? 3 : 0, .count = rank ? 7 : 3};
-    if (rank)
-        ranges[n++] = (zn_ckpt_range){.param = 1, .what = ZN_CKPT_MASTER, .count = 4};
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < ranges[i].count; k++)
-            values[n_values++] =
-                (float)(ranges[i].param == 1 ? 1000 + k
-                                             : 100 * (ranges[i].what + 2) + ranges[i].first + k);
-    const zn_part_params params = {.dir = dir,
-                                   .rank = rank,
-                                   .n_ranks = 2,
-                                   .list = list,
-                                   .state_names = state_names,
-                                   .ranges = ranges,
-                                   .n_ranges = n};
-    assert_ok(zn_part_create(&params, &part));
-    for (int64_t k = 0; k < n_values; k += 2) /* cuts are anywhere */
-        assert_ok(zn_part_write(part, values + k, n_values - k < 2 ? n_values - k : 2));
-    assert_ok(zn_part_finish(part, files));
-    zn_part_destroy(part);
-    assert_same_in_place(&params, values, n_values, files);
-}
-
-/* checkpoint-STEP in the folder `out` of the test. */
-static void make_checkpoint(void **state, int64_t step, uint64_t run_id)
+static void a_part_is_the_same_file_from_a_stream_and_from_where_its_values_lie(void **state)
 {
     zn_param_list list = {0};
-    zn_ckpt_file files[4];
-    char *dir = NULL;
-    const char *out = at(state, "out");
-    zn_ckpt_meta meta = make_meta(step);
-    meta.run_id = run_id;
+    zn_ckpt_file streamed[2], kept[2], found;
+    made_part made;
+    zn_part *part = NULL;
     make_list(&list);
-    assert_ok(zn_fs_mkdirs(out));
-    assert_ok(zn_ckpt_begin(out, step));
-    assert_ok(zn_ckpt_path(out, step, true, &dir));
-    write_part(dir, &list, 0, files);
-    write_part(dir, &list, 1, files + 2);
-    const zn_publish_params params = {
-        .output = out, .meta = &meta, .list = &list, .files = files, .n_files = 4};
-    assert_ok(zn_ckpt_publish(&params));
-    zn_free(dir);
+    make_part(0, 0, &made);
+    const zn_part_params params = {.dir = *state,
+                                   .n_ranks = 2,
+                                   .list = &list,
+                                   .state_names = state_names,
+                                   .ranges = made.ranges,
+                                   .n_ranges = made.n_ranges};
+    assert_ok(try_write_part(*state, &list, 0, 0, streamed));
+    assert_ok(zn_part_create(&params, &part));
+    assert_ok(zn_part_write_kept(part, made.values, made.n_values));
+    assert_ok(zn_part_finish(part, kept));
+    zn_part_destroy(part);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(zn_ckpt_file_of(*state, kept[i].name, &found));
+        assert_true(found.checksum == streamed[i].checksum && found.checksum == kept[i].checksum);
+        assert_int_equal(found.n_bytes, streamed[i].n_bytes);
+    }
     zn_param_list_fini(&list);
 }
 
@@ -387,6 +304,7 @@ static void reading_survives_a_lack_of_memory(void **state)
 
 static const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    TEST(a_part_is_the_same_file_from_a_stream_and_from_where_its_values_lie),
     TEST(the_checksum_does_not_depend_on_how_bytes_come),
     TEST(what_was_written_is_read_by_any_range),
     TEST(a_part_is_a_safetensors_file),

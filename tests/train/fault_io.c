@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fault_io.c — preloaded into the program by resume.py: the n-th call of one kind on a file of a
- * checkpoint fails.   ZINC_TEST_FAULT=KIND:ERRNO:N, KIND pwrite, short, fsync, rename, unlink or
- * fallocate. When it strikes it makes the file ZINC_TEST_FAULT_MARK, with the process's number in
- * it. ERRNO -1: the call never returns, so that the process can be killed inside of it. */
+ * checkpoint fails.   ZINC_TEST_FAULT=KIND:ERRNO:N, KIND pread, pwrite, short, fsync, rename,
+ * unlink or fallocate; or slow, a write that takes ERRNO milliseconds more. When it strikes it
+ * makes the file ZINC_TEST_FAULT_MARK, with the process's number in it. ERRNO -1: the call never
+ * returns, so that the process can be killed inside of it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -66,8 +67,17 @@ ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
             return -1;
         if (n > 1 && strikes("short"))
             n /= 2;
+        if (strikes("slow"))
+            usleep(1000 * (useconds_t)errno);
     }
     return real(fd, bytes, n, offset);
+}
+
+ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
+{
+    ssize_t (*real)(int, void *, size_t, off_t);
+    *(void **)&real = next("pread");
+    return fd_is_ours(fd) && strikes("pread") ? -1 : real(fd, bytes, n, offset);
 }
 
 int fsync(int fd)
