@@ -10,12 +10,14 @@
  *   bench_memory.c  memory and arithmetic limits as rows
  *   bench_model.c   matrix products, attention, norms and loss at a model's own shapes
  *   bench_update.c  optimizer steps
- *   bench_comm.c    collectives between ranks that are threads
+ *   bench_comm.c    collectives between ranks that are threads, or processes over MPI
  *   bench_system.c  files and start-up
  *   bench_offload.c an optimizer step from disk
  * Layer: bench (may use zero, comm, model, kernels, device, base). */
 #ifndef ZN_BENCH_BENCH_H
 #define ZN_BENCH_BENCH_H
+
+#include <stdbool.h>
 
 #include "base/status.h"
 
@@ -32,6 +34,8 @@ typedef struct zn_bench_params {
     double seconds;    /* at least this long each row, after one call to warm up */
     const char *model; /* "gpt2", "smollm2", or a folder with config.json; NULL: both shapes */
     const char *dir;   /* where the rows of `disk` write */
+    bool mpi;          /* this is one process of an MPI job: the collectives among its processes
+                          are measured and nothing else, and rank 0 hands over the rows */
     zinc_status (*row)(void *context, const zn_bench_row *row);
     void *context;
 } zn_bench_params;

@@ -180,7 +180,7 @@ zinc_status zn_bench_run(const zn_bench_params *params)
     b.s = zn_device_compute(b.dev);
     b.k = zn_kernels_get(b.dev);
     for (int g = 0; g < N_GROUPS; g++) {
-        if (!wants_group(params, groups[g].name))
+        if (!wants_group(params, groups[g].name) || (params->mpi && groups[g].run != zn_bench_comm))
             continue;
         ZN_TRY_GOTO(groups[g].run(&b));
         zn_bench_free_buffers(&b);

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/sys.h"
 #include "bench/bench.h"
+#include "train/mpirun.h"
 
 static const zn_option options[] = {
     {.name = "model",
@@ -21,6 +22,12 @@ static const zn_option options[] = {
      .metavar = "N",
      .default_text = "all cores",
      .help = "compute threads; ranks of the collectives"},
+    {.name = "comm",
+     .kind = ZN_OPTION_VALUE,
+     .metavar = "thread|mpi",
+     .default_text = "thread",
+     .help = "mpi: the collectives, and only they, between --threads processes, which are started\n"
+             "unless mpirun has"},
     {.name = "seconds",
      .kind = ZN_OPTION_VALUE,
      .metavar = "X",
@@ -68,16 +75,35 @@ static zinc_status print_row(void *context, const zn_bench_row *row)
     return status;
 }
 
-static zinc_status run(const zn_args *args)
+/* Whether this process measures: under --comm mpi it may only be the parent of those that do, and
+ * ends with *code. */
+static zinc_status choose_ranks(const zn_args *args, int n_threads, bool *mpi, bool *here,
+                                int *code)
+{
+    const char *comm = zn_args_get(args, "comm");
+    *mpi = comm && strcmp(comm, "mpi") == 0;
+    *here = true;
+    if (comm && !*mpi && strcmp(comm, "thread") != 0)
+        ZN_FAIL(ZINC_E_UNSUPPORTED, "--comm %s is not in this build; thread and mpi are", comm);
+    if (!*mpi || zn_train_mpi_world() >= 1)
+        return ZINC_OK;
+    *here = false;
+    return zn_train_mpirun(n_threads > 1 ? n_threads : 2, code);
+}
+
+static zinc_status run(const zn_args *args, int *code)
 {
     const int n = zn_args_n_positional(args);
     const char **names = NULL;
     int64_t threads = zn_sys_cores();
     double seconds = 0.3;
-    bool json = zn_args_flag(args, "json", false);
+    bool json = zn_args_flag(args, "json", false), mpi = false, here = true;
     const char *dir = zn_args_get(args, "dir");
     ZN_TRY(zn_args_int(args, "threads", 1, 1024, &threads));
     ZN_TRY(zn_args_real(args, "seconds", 0, 3600, &seconds));
+    ZN_TRY(choose_ranks(args, (int)threads, &mpi, &here, code));
+    if (!here)
+        return ZINC_OK;
     ZN_TRY(zn_alloc_array(&names, (size_t)n, sizeof *names, "names"));
     for (int i = 0; i < n; i++)
         names[i] = zn_args_positional(args, i);
@@ -87,6 +113,7 @@ static zinc_status run(const zn_args *args)
                                     .seconds = seconds,
                                     .model = zn_args_get(args, "model"),
                                     .dir = dir ? dir : ".",
+                                    .mpi = mpi,
                                     .row = print_row,
                                     .context = &json};
     const zinc_status status = zn_bench_run(&params);
@@ -96,8 +123,9 @@ static zinc_status run(const zn_args *args)
 
 static int run_bench(const zn_args *args)
 {
-    const zinc_status status = run(args);
-    return status == ZINC_OK ? 0 : zn_cli_fail("bench", status);
+    int code = 0;
+    const zinc_status status = run(args, &code);
+    return status == ZINC_OK ? code : zn_cli_fail("bench", status);
 }
 
 const zn_command zn_command_bench = {
@@ -111,6 +139,7 @@ const zn_command zn_command_bench = {
     .epilog = "Names: memory, flops, gemm, gemm_bf16, attention, norm, loss, optimizer, comm, "
               "disk, startup,\n"
               "or how a row's name begins:\n"
-              "  zinc bench gemm.gpt2 optimizer --threads 1\n",
+              "  zinc bench gemm.gpt2 optimizer --threads 1\n"
+              "  zinc bench comm --comm mpi --threads 2\n",
     .run = run_bench,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpirun.h — start the ranks of `zinc train --comm mpi`. Layer: train. */
+/* mpirun.h — start the ranks of a command with `--comm mpi`. Layer: train. */
 #ifndef ZN_TRAIN_MPIRUN_H
 #define ZN_TRAIN_MPIRUN_H
 
@@ -10,5 +10,8 @@
  *  signal n ended it. Call before any thread is started. Errors: E_UNSUPPORTED where there is no
  *  mpirun, E_IO, E_NOMEM. */
 ZINC_MUST_CHECK zinc_status zn_train_mpirun(int n_ranks, int *code);
+
+/** Processes of the MPI job that this one belongs to; below 1: it was not started by MPI. */
+int zn_train_mpi_world(void);
 
 #endif

@@ -94,7 +94,7 @@ static int mpi_env(const char *const names[], int n)
 
 /* SLURM_NTASKS alone says nothing: a batch script has it too, and is no MPI process. srun
  * --mpi=pmix sets PMIX_RANK. */
-static int mpi_world_size(void)
+int zn_train_mpi_world(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
     return mpi_env(names, getenv("PMIX_RANK") ? 3 : 2);
@@ -119,7 +119,7 @@ static zinc_status check_srun(void)
 {
     static const char *const names[] = {"SLURM_STEP_NUM_TASKS"};
     const int n = mpi_env(names, 1);
-    if (mpi_world_size() < 1 && n > 1)
+    if (zn_train_mpi_world() < 1 && n > 1)
         ZN_FAIL(ZINC_E_CONFIG,
                 "srun has started %d processes that do not know each other; give it --mpi=pmix, or "
                 "start the run once with 'zinc launch zinc train ...' in the allocation",
@@ -179,7 +179,7 @@ zinc_status zn_train_begin(zn_train_setup *setup)
 static zinc_status run(const zn_train_options *o, zn_train_setup *setup, int *code)
 {
     const bool mpi = strcmp(o->comm, "mpi") == 0;
-    const int world = mpi ? mpi_world_size() : o->ranks;
+    const int world = mpi ? zn_train_mpi_world() : o->ranks;
     const int rank = mpi ? mpi_rank() : 0;
     ZN_TRY(check_options(o));
     if (mpi)
