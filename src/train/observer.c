@@ -109,7 +109,7 @@ static void count_bytes(const zn_observer *o, step_times *out)
     out->of_secondary = (double)zero.secondary_bytes;
 }
 
-void zn_observer_begin(zn_observer *observer)
+void zn_observer_begin(zn_observer *observer, double now)
 {
     if (!observer)
         return;
@@ -118,15 +118,14 @@ void zn_observer_begin(zn_observer *observer)
     observer->head_forward_flops = 0;
     count_bytes(observer, &observer->before);
     zn_zero_get_stats(zn_engine_zero(observer->engine), &observer->seen);
-    observer->mark = zn_sys_now();
+    observer->mark = now;
 }
 
-void zn_observer_lap(zn_observer *observer, zn_phase phase)
+void zn_observer_lap(zn_observer *observer, zn_phase phase, double now)
 {
     zn_zero_stats stats;
     if (!observer)
         return;
-    const double now = zn_sys_now();
     step_times *t = &observer->now;
     zn_zero_get_stats(zn_engine_zero(observer->engine), &stats);
     const double reduce = stats.reduce_wait_s - observer->seen.reduce_wait_s;
@@ -305,7 +304,7 @@ zinc_status zn_observer_step(zn_observer *observer, const zn_metrics_row *row,
                              zn_progress *progress)
 {
     ZN_TRY(zn_monitor_step(observer->monitor, row));
-    zn_observer_lap(observer, ZN_PHASE_LOGGING);
+    zn_observer_lap(observer, ZN_PHASE_LOGGING, zn_sys_now());
     count_bytes(observer, &observer->now);
     observer->now.sent -= observer->before.sent;
     observer->now.to_replicas -= observer->before.to_replicas;

@@ -37,10 +37,11 @@ typedef enum zn_phase {
 ZINC_MUST_CHECK zinc_status zn_observer_open(const zn_train_setup *setup, zn_engine *engine,
                                              zn_device *dev, int64_t first_step, zn_observer **out);
 
-/** A step begins. */
-void zn_observer_begin(zn_observer *observer);
-/** What ran since the last call was `phase`. */
-void zn_observer_lap(zn_observer *observer, zn_phase phase);
+/** A step begins; `now` is zn_sys_now(). */
+void zn_observer_begin(zn_observer *observer, double now);
+/** What ran since the last call was `phase`. The phases and waits of a step so add up to the time
+ *  from its begin to its last lap, whatever they are. */
+void zn_observer_lap(zn_observer *observer, zn_phase phase, double now);
 /** The step computes this micro-batch: its matrix FLOPs are counted, padding included. */
 void zn_observer_count(zn_observer *observer, const zn_batch *batch);
 

@@ -16,6 +16,7 @@
 #include "base/sys.h"
 #include "kernels/peak.h"
 #include "train/banner.h"
+#include "train/loader.h"
 #include "train/metrics.h"
 #include "train/nodes.h"
 #include "train/overflow.h"
@@ -33,13 +34,15 @@ typedef struct rank_run {
     zn_device *dev;
     zn_comm *comm;
     zn_engine *engine;
-    zn_batch *batches; /* [accumulation] */
-    double *weights;   /* [accumulation] of a token's loss */
-    double mark;       /* zn_sys_now() of the last lap */
-    double peak_flops; /* of all ranks; rank 0 */
+    zn_loader *loader;
+    zn_batch *batches;  /* [accumulation] of the step; the loader's */
+    zn_batch held_out;  /* of an evaluation */
+    double *weights;    /* [accumulation] of a token's loss */
+    double began, mark; /* zn_sys_now() when the step began, and at its last lap */
+    double peak_flops;  /* of all ranks; rank 0 */
     bool overflow_told;
     int64_t n_clipped;     /* steps */
-    int64_t *rows;         /* [micro_batch] scratch */
+    int64_t *rows;         /* [eval_batch] scratch */
     double *gathered;      /* [4 * n_ranks] scratch of the exchanges */
     zn_metrics *metrics;   /* rank 0 */
     zn_progress *progress; /* rank 0 */
@@ -78,8 +81,8 @@ static zinc_status note(rank_run *run, const char *format, ...)
 
 static void begin_step(rank_run *run)
 {
-    zn_observer_begin(run->observer);
-    run->mark = zn_sys_now();
+    run->began = run->mark = zn_sys_now();
+    zn_observer_begin(run->observer, run->began);
 }
 
 /* What ran since the last lap, or the step's begin, was `phase`. */
@@ -89,7 +92,7 @@ static void lap(rank_run *run, zn_phase phase)
                                                    "logging"};
     const double now = zn_sys_now();
     zn_trace_span(run->s->trace, run->rank, ZN_TRACE_PHASES, names[phase], NULL, run->mark, now);
-    zn_observer_lap(run->observer, phase);
+    zn_observer_lap(run->observer, phase, now);
     run->mark = now;
 }
 
@@ -102,15 +105,9 @@ typedef struct step_totals {
 static zinc_status load_batches(rank_run *run, int64_t step, step_totals *out)
 {
     const zn_train_setup *s = run->s;
-    const int64_t mb = s->micro_batch;
-    const int64_t n_rows = zn_dataset_n_rows(s->train);
     double sums[4] = {0, 0, zn_train_signal() != 0, zn_saver_ready(run->saver)};
+    ZN_TRY(zn_loader_step(run->loader, step, &run->batches));
     for (int64_t m = 0; m < s->accumulation; m++) {
-        const int64_t in_batch = (m * run->n_ranks + run->rank) * mb;
-        const int64_t first = step * s->accumulation * run->n_ranks * mb + in_batch;
-        for (int64_t i = 0; i < mb; i++)
-            run->rows[i] = zn_sampler_row(n_rows, s->o->seed, s->o->shuffle, first + i);
-        ZN_TRY(zn_batch_fill(&run->batches[m], s->train, run->rows, mb, in_batch));
         sums[0] += (double)run->batches[m].n_targets;
         sums[1] += (double)run->batches[m].n_tokens;
     }
@@ -199,9 +196,9 @@ static zinc_status evaluate(rank_run *run, double *loss)
             run->rows[i] = row < n_rows ? row : -1;
         }
         zn_train_beat();
-        ZN_TRY(zn_batch_fill(&run->batches[0], s->validation, run->rows, mb, first));
-        ZN_TRY(zn_engine_eval(run->engine, &run->batches[0], &sums[0]));
-        sums[1] += (double)run->batches[0].n_targets;
+        ZN_TRY(zn_batch_fill(&run->held_out, s->validation, run->rows, mb, first));
+        ZN_TRY(zn_engine_eval(run->engine, &run->held_out, &sums[0]));
+        sums[1] += (double)run->held_out.n_targets;
     }
     ZN_TRY(sum_over_ranks(run, sums, 2, "evaluation"));
     *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
@@ -317,7 +314,6 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
     zn_engine_step_result result = {0};
     step_totals totals = {0};
     double loss = 0;
-    const double start = zn_sys_now();
     begin_step(run);
     ZN_TRY(load_batches(run, step, &totals));
     lap(run, ZN_PHASE_DATA);
@@ -329,11 +325,11 @@ static zinc_status one_step(rank_run *run, int64_t step, bool *stop)
     const zinc_status status = run_step(run, step, &totals, &loss, &result);
     if (status != ZINC_OK)
         return result.overflow
-                   ? give_up(run, step, zn_sys_now() - start, &totals, loss, &result, status)
+                   ? give_up(run, step, zn_sys_now() - run->began, &totals, loss, &result, status)
                    : status;
     lap(run, ZN_PHASE_STEP);
     ZN_TRY(zn_comm_agree(run->comm,
-                         report_step(run, step, zn_sys_now() - start, &totals, loss, &result)));
+                         report_step(run, step, run->mark - run->began, &totals, loss, &result)));
     if (due(s->o->eval_steps, step + 1, s->max_steps))
         ZN_TRY(evaluate_and_report(run, step + 1));
     return zn_saver_due(s, step + 1) ? zn_saver_save(run->saver, step + 1) : ZINC_OK;
@@ -473,6 +469,21 @@ static zinc_status open_comm(rank_run *run, zn_thread_world *world)
     return zn_comm_open(&comm, &run->comm);
 }
 
+static zinc_status open_loader(rank_run *run)
+{
+    const zn_train_setup *s = run->s;
+    const zn_loader_params params = {.dataset = s->train,
+                                     .dev = run->dev,
+                                     .seed = s->o->seed,
+                                     .shuffle = s->o->shuffle,
+                                     .rank = run->rank,
+                                     .n_ranks = run->n_ranks,
+                                     .micro_batch = s->micro_batch,
+                                     .accumulation = s->accumulation,
+                                     .end = s->max_steps};
+    return zn_loader_create(&params, &run->loader);
+}
+
 static zinc_status open_rank(rank_run *run)
 {
     const zn_train_setup *s = run->s;
@@ -481,10 +492,9 @@ static zinc_status open_rank(rank_run *run)
     ZN_TRY(zn_train_load_state(s, run->engine));
     ZN_TRY(zn_saver_create(s, run->dev, run->engine, run->nodes.names ? &run->nodes : NULL,
                            &run->saver));
-    ZN_TRY(zn_alloc_array(&run->batches, (size_t)s->accumulation, sizeof *run->batches, "batches"));
+    ZN_TRY(open_loader(run));
     ZN_TRY(zn_alloc_array(&run->weights, (size_t)s->accumulation, sizeof *run->weights, "weights"));
-    const int64_t most = s->micro_batch > eval_batch(s) ? s->micro_batch : eval_batch(s);
-    ZN_TRY(zn_alloc_array(&run->rows, (size_t)most, sizeof *run->rows, "row numbers"));
+    ZN_TRY(zn_alloc_array(&run->rows, (size_t)eval_batch(s), sizeof *run->rows, "row numbers"));
     ZN_TRY(zn_alloc_array(&run->gathered, 4 * (size_t)run->n_ranks, sizeof *run->gathered,
                           "exchanged numbers"));
     return zn_comm_agree(run->comm, open_reports(run));
@@ -492,9 +502,8 @@ static zinc_status open_rank(rank_run *run)
 
 static void close_rank(rank_run *run)
 {
-    for (int64_t m = 0; run->batches && m < run->s->accumulation; m++)
-        zn_batch_fini(&run->batches[m]);
-    zn_free(run->batches);
+    zn_loader_destroy(run->loader);
+    zn_batch_fini(&run->held_out);
     zn_free(run->weights);
     zn_free(run->rows);
     zn_free(run->gathered);

@@ -30,6 +30,10 @@ def main():
         assert all(found.values()), text
         shares = sum(float(match.group(2)) for match in found.values())
         assert abs(shares - 100) < 1, text
+        # one clock: the phases but the writing of rows are the steps of metrics.jsonl, to what printing rounds
+        steps = [json.loads(line)["step_ms"] for line in (folder / "out/metrics.jsonl").open()][1:]
+        phases = sum(float(match.group(1)) for phase, match in found.items() if phase != "other")
+        assert abs(phases - sum(steps) / len(steps)) < 0.01 * len(PHASES), (phases, steps, text)
         assert re.search(r"of peak", text) and re.search(r"peak: [\d.]+ GFLOP/s", text), text
         events = json.loads((folder / "out/trace.json").read_text())["traceEvents"]
         spans = [event for event in events if event["ph"] == "X"]
