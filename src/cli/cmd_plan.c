@@ -140,7 +140,9 @@ static zinc_status read_hardware(const zn_args *args, int64_t n_threads, zn_plan
         hw->compute_share = ZN_PLAN_COMPUTE_SHARE;
         hw->pass_rate = 0;
     }
-    if (hw->peer == 0) /* no faster way between devices is known than over the host */
+    /* no faster way between devices is known than over the host; the stand-in has none */
+    if (hw->peer == 0 ||
+        (is_this_machine(args) && zn_args_given(args, "link") && !zn_args_given(args, "peer")))
         hw->peer = hw->link;
     return ZINC_OK;
 }
@@ -453,7 +455,7 @@ static const zn_option plan_options[] = {
      .metavar = "10us",
      .default_text = "0",
      .help = "of each copy besides"},
-    VALUE("peer", "300GB/s", "between devices of a node; else as --link"),
+    VALUE("peer", "300GB/s", "between devices of a node; where none is known as --link"),
     VALUE("network", "25GB/s", "what a node sends"),
     VALUE("disk", "3GB/s", "what a node's disk reads or writes"),
     VALUE("flops", "100TF", "matrix FLOP/s of a device, at peak"),

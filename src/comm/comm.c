@@ -115,18 +115,32 @@ void zn_comm_abort(zn_comm *comm, const char *reason)
 
 /* ---- submitting ---- */
 
-/* On the stream's thread. */
+/* What the ZeRO paper counts (sec. 7): (P-1)/P of the full buffer a rank, which for n_blocks blocks
+ * of P slices is (P-1) slices a block, exactly. As much arrives. */
+static int64_t sent_elems(const zn_comm *comm, const zn_comm_header *header)
+{
+    return header->slice_elems * header->n_blocks * (comm->n_ranks - 1);
+}
+
+static int64_t sent_bytes(const zn_comm *comm, const zn_comm_header *header)
+{
+    return sent_elems(comm, header) * (int64_t)zn_dtype_size((zn_dtype)header->dtype);
+}
+
+/* On the stream's thread. A stand-in accelerator reaches its peers over its link. */
 static zinc_status run_call(void *arg)
 {
     const zn_comm_call *const call = arg;
     zn_comm *const comm = call->comm;
     zn_trace *const trace = zn_device_trace(comm->dev);
-    const double start = trace ? zn_sys_now() : 0;
+    const double start = zn_sys_now();
     zinc_status status = check_usable(comm);
     zn_device_memory_open(comm->dev);
     if (status == ZINC_OK)
         status = comm->ops->run(comm, call);
     zn_device_memory_close(comm->dev);
+    if (status == ZINC_OK && call->counted && comm->n_ranks > 1)
+        zn_device_link_wait(comm->dev, start, sent_bytes(comm, &call->header));
     if (trace)
         zn_trace_span(trace, zn_device_rank(comm->dev), ZN_TRACE_COMM,
                       zn_comm_kind_name(call->header.kind), call->header.tag, start, zn_sys_now());
@@ -169,14 +183,11 @@ static void add_call(zn_comm_stats *stats, zn_comm_kind kind, int64_t n_elems, i
     }
 }
 
-/* Count what the ZeRO paper counts (sec. 7): (P-1)/P of the full buffer a rank, which for n_blocks
- * blocks of P slices is (P-1) slices a block, exactly. What a group moves, the comm that it was
- * split from has moved too. */
+/* What a group moves, the comm that it was split from has moved too. */
 static void count_call(zn_comm *comm, const zn_comm_header *header)
 {
     zn_comm_stats *const stats = &comm->stats;
-    const int64_t n_elems = header->slice_elems * header->n_blocks * (comm->n_ranks - 1);
-    const int64_t n_bytes = n_elems * (int64_t)zn_dtype_size((zn_dtype)header->dtype);
+    const int64_t n_elems = sent_elems(comm, header), n_bytes = sent_bytes(comm, header);
     for (zn_comm *of = comm->parent; of; of = of->parent) {
         pthread_mutex_lock(&of->lock);
         add_call(&of->stats, (zn_comm_kind)header->kind, n_elems, n_bytes);

@@ -179,6 +179,10 @@ ZINC_MUST_CHECK zinc_status zn_stream_sync(zn_stream *stream, int64_t timeout_ms
  * first call; NULL if that failed (the message is set). Borrowed. One thread calls it at a time. */
 zn_stream *zn_device_link(zn_device *dev, bool to_device);
 
+/** Sleep until the stand-in link would have moved n_bytes since zn_sys_now() was `since`; not at
+ * all where there is none. For what crosses it without a copy engine: collectives. */
+void zn_device_link_wait(zn_device *dev, double since, int64_t n_bytes);
+
 /** Copy n_bytes on `stream`, between any two places of this device. */
 ZINC_MUST_CHECK zinc_status zn_device_copy(zn_stream *stream, void *dst, const void *src,
                                            size_t n_bytes, zn_event *event);

@@ -326,23 +326,32 @@ zinc_status zn_stream_sync(zn_stream *stream, int64_t timeout_ms)
     return zn_event_wait(point_of(stream), timeout_ms);
 }
 
+void zn_device_link_wait(zn_device *dev, double since, int64_t n_bytes)
+{
+    const double bandwidth = dev->params.link_bytes_per_s;
+    const double end =
+        bandwidth > 0 ? since + dev->params.link_latency_s + (double)n_bytes / bandwidth : since;
+    for (double left; (left = end - zn_sys_now()) > 0;)
+        zn_sys_sleep(left);
+}
+
 typedef struct copy_args {
     void *dst;
     const void *src;
     size_t n_bytes;
     zn_device *dev;
-    double at_least_s; /* what the stand-in link takes */
+    bool over_link;
 } copy_args;
 
 static zinc_status copy_work(void *arg)
 {
     const copy_args *const copy = arg;
-    const double end = copy->at_least_s > 0 ? zn_sys_now() + copy->at_least_s : 0;
+    const double start = zn_sys_now();
     zn_device_memory_open(copy->dev);
     copy->dev->ops->raw_copy(copy->dst, copy->src, copy->n_bytes);
     zn_device_memory_close(copy->dev);
-    for (double left; end > 0 && (left = end - zn_sys_now()) > 0;)
-        zn_sys_sleep(left);
+    if (copy->over_link)
+        zn_device_link_wait(copy->dev, start, (int64_t)copy->n_bytes);
     return ZINC_OK;
 }
 
@@ -350,16 +359,11 @@ zinc_status zn_device_copy(zn_stream *stream, void *dst, const void *src, size_t
                            zn_event *event)
 {
     zn_device *const dev = stream->dev;
-    const bool over_link = stream == dev->link[0] || stream == dev->link[1];
-    const double bandwidth = dev->params.link_bytes_per_s;
     const copy_args copy = {.dst = dst,
                             .src = src,
                             .n_bytes = n_bytes,
                             .dev = dev,
-                            .at_least_s =
-                                over_link && bandwidth > 0
-                                    ? dev->params.link_latency_s + (double)n_bytes / bandwidth
-                                    : 0};
+                            .over_link = stream == dev->link[0] || stream == dev->link[1]};
     return zn_stream_submit(stream, copy_work, &copy, sizeof copy, event);
 }
 

@@ -644,7 +644,22 @@ static void split_masters_change_no_bit_and_save_two_bytes_a_parameter(void **st
     }
 }
 
+/* Nothing else of a step waits for parameters: what a rank gathers takes the link's time. */
+static void gathers_cross_the_link_of_a_stand_in(void **state)
+{
+    (void)state;
+    toy_job job = toy_job_new(2, 3);
+    job.p.overlap_comm = false;
+    job.link_bytes_per_s = 1e6;
+    toy_run(&job);
+    assert_true(job.comm.all_gather_bytes > 10000);
+    assert_true(job.stats.gather_wait_s > 0.9e-6 * (double)job.comm.all_gather_bytes);
+    assert_true(job.stats.reduce_wait_s > 0.9e-6 * (double)job.comm.reduce_scatter_bytes);
+    toy_free(&job);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(gathers_cross_the_link_of_a_stand_in),
     cmocka_unit_test(split_masters_change_no_bit_and_save_two_bytes_a_parameter),
     cmocka_unit_test(offload_to_host_and_disk_changes_no_bit),
     cmocka_unit_test(windows_on_disk_move_12_bytes_a_parameter_each_way),
