@@ -56,7 +56,7 @@ static zinc_status append_head(zn_accounting_kind kind, double n_params, int n_r
 {
     return zn_buf_printf(
         out,
-        "%.4g parameters on %d devices, GB (10^9 bytes); 2 bytes a weight, 2 a gradient, %s\n"
+        "%.0f parameters on %d devices, GB (10^9 bytes); 2 bytes a weight, 2 a gradient, %s\n"
         "  %-6s %-30s %9s %9s %9s %9s %9s %8s %9s\n",
         n_params, n_ranks,
         kind == ZN_ACCOUNTING_CLASSIC ? "8 of Adam's moments, no fp32 masters"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hardware.c — what vendors publish about devices; docs/memory.md names the sources.
  *
- * FLOP/s are dense matrix peaks with fp32 accumulation. Memory is the nominal size in 10^9 bytes:
- * what a driver keeps for itself (about half a GB) is inside the difference to GiB. NVLink is one
- * direction. Node figures (host memory, network, disk) are of the vendor's own servers, one network
- * card a device, or of a common desktop, and meant to be replaced. */
+ * FLOP/s are dense matrix peaks with fp32 accumulation (in fp32 TF32's, where there is such).
+ * Memory is the nominal size in 10^9 bytes: what a driver keeps for itself (about half a GB) is
+ * inside the difference to GiB. NVLink is one direction. Node figures (host memory, network, disk)
+ * are of the vendor's own servers, one network card a device, or of a common desktop, and meant to
+ * be replaced. */
 #include <string.h>
 
 #include "plan/plan.h"

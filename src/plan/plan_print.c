@@ -123,6 +123,14 @@ static zinc_status append_bytes(const zn_plan *plan, zn_buf *out)
     return append_line("there is", plan->limit, blank, out);
 }
 
+/* "0 ms", "12.3 ms", "941 ms", "16.5 s", "3120 s" */
+static void format_seconds(char *out, size_t n, double seconds)
+{
+    const bool small = seconds < 10;
+    const double value = small ? seconds * 1e3 : seconds;
+    snprintf(out, n, "%.*f %s", value > 0 && value < 100 ? 1 : 0, value, small ? "ms" : "s");
+}
+
 static zinc_status append_step(const zn_plan *plan, zn_buf *out)
 {
     const zn_zero_plan *z = &plan->zero;
@@ -145,11 +153,14 @@ static zinc_status append_step(const zn_plan *plan, zn_buf *out)
     if (plan->step_s <= 0)
         return zn_buf_puts(
             out, "no step time: give --preset, or --flops (or --compute_time) and the rates\n");
-    ZN_TRY(zn_buf_printf(out, "about %.4g ms a step, %.4g tokens/s in all; alone:",
-                         plan->step_s * 1e3, plan->tokens_per_s));
-    for (int i = 0; i < ZN_PLAN_N_CAUSES; i++)
-        ZN_TRY(zn_buf_printf(out, "%s %s %.4g ms", i ? "," : "",
-                             zn_plan_cause_name((zn_plan_cause)i), plan->seconds[i] * 1e3));
+    format_seconds(up, sizeof up, plan->step_s);
+    ZN_TRY(zn_buf_printf(out, "about %s a step, %.*f tokens/s in all; alone:", up,
+                         plan->tokens_per_s < 100 ? 1 : 0, plan->tokens_per_s));
+    for (int i = 0; i < ZN_PLAN_N_CAUSES; i++) {
+        format_seconds(up, sizeof up, plan->seconds[i]);
+        ZN_TRY(
+            zn_buf_printf(out, "%s %s %s", i ? "," : "", zn_plan_cause_name((zn_plan_cause)i), up));
+    }
     return zn_buf_printf(out, "; bound by %s\n", zn_plan_cause_name(plan->bound));
 }
 
@@ -227,8 +238,9 @@ static zinc_status append_needs(const zn_plan *plan, zn_buf *out)
         cell(cells[tier], (double)plan->total[tier], false);
     ZN_TRY(
         zn_buf_printf(out, " (a rank: device %s, host %s, disk %s", cells[0], cells[1], cells[2]));
+    format_seconds(cells[0], sizeof cells[0], plan->step_s);
     if (plan->step_s > 0)
-        ZN_TRY(zn_buf_printf(out, "; about %.4g ms a step, bound by %s", plan->step_s * 1e3,
+        ZN_TRY(zn_buf_printf(out, "; about %s a step, bound by %s", cells[0],
                              zn_plan_cause_name(plan->bound)));
     return zn_buf_puts(out, "):\n");
 }
@@ -276,7 +288,7 @@ static zinc_status append_variant(const zn_plan_variant *v, const zn_plan *plan,
     for (int tier = 0; tier < 3; tier++)
         cell(cells[tier], (double)plan->total[tier], plan->total[tier] == 0);
     if (plan->step_s > 0)
-        snprintf(step, sizeof step, "%.4g ms", plan->step_s * 1e3);
+        format_seconds(step, sizeof step, plan->step_s);
     return zn_buf_printf(out, "  %-6d %-32s %12s %12s %12s %12s  %-10s %s\n", v->stage,
                          zn_plan_offload_name(v->optimizer, v->params), cells[0], cells[1],
                          cells[2], step, plan->step_s > 0 ? zn_plan_cause_name(plan->bound) : "-",
