@@ -183,8 +183,9 @@ static int64_t eval_batch(const zn_train_setup *s)
     return s->o->eval_batch_size > 0 ? s->o->eval_batch_size : s->micro_batch;
 }
 
-/* Mean token loss over the validation set, each row once at any world size. Collective. */
-static zinc_status evaluate(rank_run *run, double *loss)
+/* Mean token loss over the validation set, each row once at any world size; a signal to any rank
+ * breaks it off. Collective. */
+static zinc_status evaluate(rank_run *run, double *loss, bool *stopped)
 {
     const zn_train_setup *s = run->s;
     const int64_t mb = eval_batch(s);
@@ -199,6 +200,11 @@ static zinc_status evaluate(rank_run *run, double *loss)
         ZN_TRY(zn_batch_fill(&run->held_out, s->validation, run->rows, mb, first));
         ZN_TRY(zn_engine_eval(run->engine, &run->held_out, &sums[0]));
         sums[1] += (double)run->held_out.n_targets;
+        double signals = zn_train_signal() != 0;
+        ZN_TRY(sum_over_ranks(run, &signals, 1, "evaluation"));
+        *stopped = signals > 0 && first + mb * run->n_ranks < n_rows;
+        if (*stopped)
+            return ZINC_OK;
     }
     ZN_TRY(sum_over_ranks(run, sums, 2, "evaluation"));
     *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
@@ -208,11 +214,14 @@ static zinc_status evaluate(rank_run *run, double *loss)
 static zinc_status evaluate_and_report(rank_run *run, int64_t step)
 {
     double loss = 0;
+    bool stopped = false;
     if (!run->s->validation)
         return ZINC_OK;
-    ZN_TRY(evaluate(run, &loss));
+    ZN_TRY(evaluate(run, &loss, &stopped));
     if (run->rank != 0)
         return ZINC_OK;
+    if (stopped)
+        return note(run, "step %lld: a signal broke the evaluation off", (long long)step);
     ZN_TRY(zn_observer_eval(run->observer, step, loss));
     return note(run, "step %lld: held-out loss %.4f, perplexity %.2f", (long long)step, loss,
                 exp(loss));

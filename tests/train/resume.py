@@ -391,6 +391,14 @@ def case_signals(b):
     out = b.path("plain")
     code, _, said = _signalled(b, out, [signal.SIGTERM], "--save_steps", 0)
     check(code == 143 and "--save_on_signal saves" in said and not os.path.exists(out + "/latest"), said)
+    out, many = b.path("evaluation"), b.write_rows("many.jsonl", 100000)  # the row of a step is there before its evaluation
+    child = subprocess.Popen(b.argv(out, "--max_steps", 100000, "--save_on_signal", "--validation_file", many, "--eval_steps", 1),
+                             stderr=subprocess.PIPE, text=True)
+    _wait_for_rows(out, 1)
+    child.send_signal(signal.SIGTERM)
+    said = child.communicate(timeout=60)[1]
+    check(child.returncode == 143 and "a signal broke the evaluation off" in said, f"exit {child.returncode}: {said}")
+    check(latest(out) == f"{out}/checkpoint-1" and len(curve(out)) == 1, said)
     out = b.path("echo")  # a scheduler's signal comes directly and through mpirun or a launcher
     code, _, said = _signalled(b, out, [signal.SIGUSR1, signal.SIGUSR1], "--save_on_signal")
     check(code == 128 + signal.SIGUSR1 and latest(out) == f"{out}/checkpoint-{len(curve(out))}", f"exit {code}: {said}")
