@@ -24,9 +24,11 @@ typedef struct zn_tensor_info {
     int n_dims; /* 0..ZN_MAX_DIMS */
     int64_t shape[ZN_MAX_DIMS];
     int64_t n_elems;
-    const char *file;          /* path of the file it is in */
-    const unsigned char *data; /* n_elems * size bytes; any alignment */
-    bool mapped;               /* data are a file mapping: pages that were read can be let go */
+    const char *file; /* path of the file it is in */
+    int64_t position; /* of its first byte in the file */
+    const unsigned char
+        *data;   /* n_elems * size bytes; any alignment; NULL: only the header is read */
+    bool mapped; /* data are a file mapping: pages that were read can be let go */
 } zn_tensor_info;
 
 typedef struct zn_weights zn_weights;

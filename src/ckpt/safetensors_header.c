@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LENGTH_BYTES 8
 #define MAX_JSON_DEPTH 8 /* a valid header has 3 */
@@ -101,9 +102,9 @@ static zinc_status parse_shape(const json_t *value, const char *path, zn_tensor_
     return ZINC_OK;
 }
 
-/* data_offsets are counted from the end of the header; n_data bytes lie there. */
-static zinc_status parse_range(const json_t *value, const char *path, const unsigned char *data,
-                               size_t n_data, zn_tensor_info *tensor)
+/* data_offsets are counted from the end of the header, byte `data`; n_data bytes lie there. */
+static zinc_status parse_range(const json_t *value, const char *path, int64_t data, size_t n_data,
+                               zn_tensor_info *tensor)
 {
     const json_t *first = json_array_get(value, 0);
     const json_t *last = json_array_get(value, 1);
@@ -124,12 +125,12 @@ static zinc_status parse_range(const json_t *value, const char *path, const unsi
     if (end - begin != tensor->n_elems * size)
         ZN_FAIL(ZINC_E_FORMAT, "%s: tensor %.200s has %lld bytes, but its shape and type need %lld",
                 path, tensor->name, (long long)(end - begin), (long long)(tensor->n_elems * size));
-    tensor->data = data + begin;
+    tensor->position = data + begin;
     return ZINC_OK;
 }
 
 static zinc_status parse_tensor(const json_t *value, const char *name, const char *path,
-                                const unsigned char *data, size_t n_data, zn_tensor_info *out)
+                                int64_t data, size_t n_data, zn_tensor_info *out)
 {
     out->name = name;
     out->file = path;
@@ -158,53 +159,65 @@ static int by_place(const void *a, const void *b)
 {
     const zn_tensor_info *const x = a;
     const zn_tensor_info *const y = b;
-    if (x->data != y->data)
-        return x->data < y->data ? -1 : 1;
+    if (x->position != y->position)
+        return x->position < y->position ? -1 : 1;
     return (x->n_elems > 0) - (y->n_elems > 0); /* empty tensors first */
 }
 
 /* The format wants the data covered exactly: no overlap, no hole, nothing after the last tensor. */
-static zinc_status check_cover(const zn_st_file *file, const unsigned char *data, size_t n_data)
+static zinc_status check_cover(const zn_st_file *file, int64_t data, size_t n_data)
 {
-    const unsigned char *end = data;
+    int64_t end = data;
     const char *before = "the header";
     for (int i = 0; i < file->n_tensors; i++) {
         const zn_tensor_info *t = &file->tensors[i];
-        if (t->data < end)
+        if (t->position < end)
             ZN_FAIL(ZINC_E_FORMAT, "%s: tensors %.200s and %.200s overlap", file->path, before,
                     t->name);
-        if (t->data > end)
+        if (t->position > end)
             ZN_FAIL(ZINC_E_FORMAT, "%s: a hole of %lld bytes between %.200s and %.200s", file->path,
-                    (long long)(t->data - end), before, t->name);
-        end = t->data + (size_t)t->n_elems * zn_dtype_size(t->dtype);
+                    (long long)(t->position - end), before, t->name);
+        end = t->position + t->n_elems * (int64_t)zn_dtype_size(t->dtype);
         before = t->name;
     }
-    if (end != data + n_data)
+    if (end != data + (int64_t)n_data)
         ZN_FAIL(ZINC_E_FORMAT, "%s: %lld bytes after the last tensor belong to nothing", file->path,
-                (long long)(data + n_data - end));
+                (long long)(data + (int64_t)n_data - end));
     return ZINC_OK;
 }
 
-zinc_status zn_st_file_parse(zn_st_file *file, const unsigned char *bytes, size_t n_bytes)
+/* The length of the header in front of it. */
+static zinc_status parse_length(const char *path, const unsigned char *head, size_t n_bytes,
+                                size_t *out)
 {
     if (n_bytes < LENGTH_BYTES)
         ZN_FAIL(ZINC_E_FORMAT,
-                "%s: %zu bytes are too few for a safetensors file; it is truncated or empty",
-                file->path, n_bytes);
-    const uint64_t length = load_le64(bytes);
+                "%s: %zu bytes are too few for a safetensors file; it is truncated or empty", path,
+                n_bytes);
+    const uint64_t length = load_le64(head);
     if (length > ZN_ST_MAX_HEADER_BYTES)
         ZN_FAIL(ZINC_E_FORMAT,
                 "%s: a header of %llu bytes is over the limit of %zu; this is no safetensors file",
-                file->path, (unsigned long long)length, ZN_ST_MAX_HEADER_BYTES);
+                path, (unsigned long long)length, ZN_ST_MAX_HEADER_BYTES);
     if (length > n_bytes - LENGTH_BYTES)
         ZN_FAIL(ZINC_E_FORMAT,
                 "%s: the header is %llu bytes long, but the file has only %zu: it is truncated",
-                file->path, (unsigned long long)length, n_bytes);
-    const char *text = (const char *)bytes + LENGTH_BYTES;
-    const unsigned char *data = bytes + LENGTH_BYTES + length;
-    const size_t n_data = n_bytes - LENGTH_BYTES - (size_t)length;
-    ZN_TRY(check_depth(text, (size_t)length, file->path));
-    ZN_TRY(zn_json_parse(text, (size_t)length, file->path, &file->header));
+                path, (unsigned long long)length, n_bytes);
+    *out = (size_t)length;
+    return ZINC_OK;
+}
+
+zinc_status zn_st_file_parse(zn_st_file *file, const unsigned char *head, size_t n_head,
+                             size_t n_bytes)
+{
+    size_t length;
+    ZN_TRY(parse_length(file->path, head, n_bytes, &length));
+    ZN_ASSERT(n_head >= LENGTH_BYTES + length);
+    const char *text = (const char *)head + LENGTH_BYTES;
+    const int64_t data = (int64_t)(LENGTH_BYTES + length);
+    const size_t n_data = n_bytes - LENGTH_BYTES - length;
+    ZN_TRY(check_depth(text, length, file->path));
+    ZN_TRY(zn_json_parse(text, length, file->path, &file->header));
     if (!json_is_object(file->header))
         ZN_FAIL(ZINC_E_FORMAT, "%s: the header is not a JSON object", file->path);
     ZN_TRY(zn_alloc_array(&file->tensors, json_object_size(file->header), sizeof *file->tensors,
@@ -223,15 +236,53 @@ zinc_status zn_st_file_parse(zn_st_file *file, const unsigned char *bytes, size_
     return check_cover(file, data, n_data);
 }
 
-zinc_status zn_st_file_open(const char *path, zn_st_file *out)
+/* By calls that can fail, not through a mapping. */
+static zinc_status read_header(zn_st_file *file)
+{
+    zinc_status status;
+    unsigned char first[LENGTH_BYTES] = {0};
+    unsigned char *head = NULL;
+    int fd = -1;
+    int64_t n_bytes = 0;
+    size_t length;
+    ZN_TRY_GOTO(zn_fs_open(file->path, &fd, &n_bytes));
+    ZN_TRY_GOTO(zn_fs_pread_all(fd, first, n_bytes < LENGTH_BYTES ? (size_t)n_bytes : LENGTH_BYTES,
+                                0, file->path));
+    ZN_TRY_GOTO(parse_length(file->path, first, (size_t)n_bytes, &length));
+    ZN_TRY_GOTO(zn_alloc_array(&head, LENGTH_BYTES + length, 1, "a header"));
+    ZN_TRY_GOTO(zn_fs_pread_all(fd, head, LENGTH_BYTES + length, 0, file->path));
+    status = zn_st_file_parse(file, head, LENGTH_BYTES + length, (size_t)n_bytes);
+fail:
+    if (fd >= 0)
+        close(fd);
+    zn_free(head);
+    return status;
+}
+
+/* The file may have been cut since its header was read. */
+static zinc_status map_data(zn_st_file *file)
+{
+    ZN_TRY(zn_map_open(file->path, &file->map));
+    for (int i = 0; i < file->n_tensors; i++) {
+        zn_tensor_info *t = &file->tensors[i];
+        const int64_t end = t->position + t->n_elems * (int64_t)zn_dtype_size(t->dtype);
+        if (end > (int64_t)file->map.n_bytes)
+            ZN_FAIL(ZINC_E_FORMAT, "%s: was cut to %zu bytes while it was opened", file->path,
+                    file->map.n_bytes);
+        t->data = file->map.data + t->position;
+        t->mapped = true;
+    }
+    return ZINC_OK;
+}
+
+zinc_status zn_st_file_open(const char *path, bool data, zn_st_file *out)
 {
     zinc_status status;
     zn_st_file file = {0};
     ZN_TRY_GOTO(zn_strdup(path, &file.path));
-    ZN_TRY_GOTO(zn_map_open(path, &file.map));
-    ZN_TRY_GOTO(zn_st_file_parse(&file, file.map.data, file.map.n_bytes));
-    for (int i = 0; i < file.n_tensors; i++)
-        file.tensors[i].mapped = true;
+    ZN_TRY_GOTO(read_header(&file));
+    if (data)
+        ZN_TRY_GOTO(map_data(&file));
     *out = file;
     return ZINC_OK;
 fail:

@@ -24,13 +24,14 @@ typedef struct zn_st_file {
     int n_tensors;
 } zn_st_file;
 
-/** Map a file and check its header. Errors: E_IO, E_FORMAT, E_NOMEM. */
-ZINC_MUST_CHECK zinc_status zn_st_file_open(const char *path, zn_st_file *out);
+/** Read and check a file's header; `data`: and map it. Errors: E_IO, E_FORMAT, E_NOMEM. */
+ZINC_MUST_CHECK zinc_status zn_st_file_open(const char *path, bool data, zn_st_file *out);
 
-/** Check the n_bytes of a whole file and fill header and tensors; file->path names it in messages.
- *  On failure the file is left for zn_st_file_close. */
-ZINC_MUST_CHECK zinc_status zn_st_file_parse(zn_st_file *file, const unsigned char *bytes,
-                                             size_t n_bytes);
+/** Check the header at the beginning of a file of n_bytes, of which the first n_head are given, and
+ *  fill header and tensors; file->path names it in messages. On failure the file is left for
+ *  zn_st_file_close. */
+ZINC_MUST_CHECK zinc_status zn_st_file_parse(zn_st_file *file, const unsigned char *head,
+                                             size_t n_head, size_t n_bytes);
 
 void zn_st_file_close(zn_st_file *file);
 

@@ -30,7 +30,7 @@ static zinc_status add_file(zn_weights *weights, const char *path)
 {
     ZN_TRY(zn_realloc_array(&weights->files, (size_t)weights->n_files + 1, sizeof *weights->files,
                             "weight files"));
-    ZN_TRY(zn_st_file_open(path, &weights->files[weights->n_files]));
+    ZN_TRY(zn_st_file_open(path, true, &weights->files[weights->n_files]));
     weights->n_files++;
     return ZINC_OK;
 }
@@ -253,6 +253,7 @@ zinc_status zn_tensor_read(const zn_tensor_info *tensor, int64_t offset, int64_t
         ZN_FAIL(ZINC_E_INVALID, "%s: tensor %.200s has %lld elements, not [%lld, +%lld)",
                 tensor->file, tensor->name, (long long)tensor->n_elems, (long long)offset,
                 (long long)n);
+    ZN_ASSERT(tensor->data || n == 0);
     const size_t size = zn_dtype_size(tensor->dtype);
     const unsigned char *p = tensor->data + (size_t)offset * size;
     ZN_TRY(widen(tensor, p, n, out));

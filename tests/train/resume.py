@@ -6,6 +6,8 @@ bits:DTYPE  a run cut in three is the unbroken one bit for bit        kill     k
 other       other stages, world sizes and precisions                  signals  SIGTERM, SIGINT, SIGUSR1
 refuse      what may not go on says why                               faults   writes, flushes and renames that fail
 damage      files that are damaged or missing are named               mpi      ranks as processes
+worlds      world sizes that do not divide a checkpoint's
+address_space  export where addresses are few
 kills:N     kill -9 of a rank, a launcher or all, inside of writes, flushes, renames and removals and anywhere else
 deepspeed:NAME  from DeepSpeed's checkpoints
 """
@@ -15,6 +17,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -129,6 +132,50 @@ def case_other(b):
                 check(abs(want_row[0] / got_row["loss"] - 1) <= tolerance, f"{saved} -> {other}: loss {want_row[0]} and {got_row['loss']}")
                 check(want_row[6] == got_row["tokens"], f"{saved} -> {other}: other samples")
             check((dtype == other[0]) != (f"is of a {'float32' if dtype == 'float32' else 'bfloat16'} run" in said), said)
+
+
+def case_worlds(b):
+    """Four ranks' checkpoint goes on at world sizes that do not divide it, in every stage."""
+    def train(out, ranks, stage, *extra):
+        b.train(out, "--max_steps", 8, *extra, ranks=ranks, stage=stage, accumulation=1, settings={"train_micro_batch_size_per_gpu": 12 // ranks})
+    source, out = b.path("source"), b.path("out")
+    train(source, 4, 3, "--save_steps", 4)
+    want = [row[0] for row in curve(source)[4:]]
+    for ranks, stage in ((1, 1), (3, 0), (3, 3), (6, 1), (6, 2)):
+        shutil.rmtree(out, ignore_errors=True)
+        train(out, ranks, stage, "--resume_from_checkpoint", source + "/checkpoint-4")
+        with open(out + "/metrics.jsonl", encoding="utf-8") as f:
+            got = [json.loads(line)["loss"] for line in f]
+        check(len(got) == 4 and all(abs(g / w - 1) <= 1e-6 for g, w in zip(got, want)), f"{ranks} ranks, stage {stage}: {got}, {want}")
+
+
+def case_address_space(b):
+    """An export takes no more addresses than a few tensors, whatever the model; a checkpoint of four ranks, read once."""
+    model, rows, out, ds = b.path("model"), b.write_rows("few.jsonl", 4), b.path("out"), b.path("sgd.json")
+    os.makedirs(model)
+    with open(os.path.join(b.data, "model", "llama", "config.json"), encoding="utf-8") as f:
+        config = {**json.load(f), "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 4,
+                  "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 8192}
+    with open(model + "/config.json", "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    with open(ds, "w", encoding="utf-8") as f:
+        json.dump({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}, f)
+    b.run([b.zinc, "train", "--from_scratch", "--model", model, "--train_file", rows, "--deepspeed", ds, "--output_dir", out, "--ranks", "4",
+           "--threads", "1", "--max_steps", "1", "--save_steps", "1", "--save_dtype", "float32"])
+    n_bytes = os.path.getsize(out + "/model.safetensors")
+    check(n_bytes > 110e6, n_bytes)
+
+    def limited(mib, *words):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+        return subprocess.run([b.zinc, *words], capture_output=True, text=True, preexec_fn=limit, check=False)
+
+    base = next(mib for mib in range(16, 512, 4) if limited(mib, "--version").returncode == 0)
+    for extra, name in ((), "model.safetensors"), (("--max_shard_size", "20MB"), "model.safetensors.index.json"):
+        done = limited(base + 64, "export", out + "/checkpoint-1", b.path("exported"), "--dtype", "float32", *extra)
+        check(done.returncode == 0, f"{base} + 64 MiB: {done.stderr}")
+        check(os.path.exists(b.path("exported", name)), os.listdir(b.path("exported")))
+        if not extra:
+            check(bits(b.path("exported", name)) == bits(out + "/model.safetensors"), "the weights differ")
 
 
 def case_mpi(b):

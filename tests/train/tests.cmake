@@ -37,13 +37,14 @@ if(TARGET zinc)
   zn_train_test(bits_of_optimizers same_bits.py optimizers:llama3:float32:3)
   zn_train_test(bits_of_optimizers_bf16 same_bits.py optimizers:gpt2:bf16:2)
   zn_train_test(bits_4_ranks same_bits.py stages:llama3:float32:4)
-  foreach(case bits:float32 bits:bf16 bits:fp16 other refuse damage kill signals
+  foreach(case bits:float32 bits:bf16 bits:fp16 other worlds refuse damage kill signals
           deepspeed:stage0_fp32 deepspeed:stage0_fp16 deepspeed:stage2_fp16
           deepspeed:stage1_fp32 deepspeed:stage2_bf16 deepspeed:stage3_bf16)
     string(REPLACE ":" "_" name ${case})
     zn_train_test(resume_${name} resume.py ${case})
   endforeach()
   if(NOT ZINC_SANITIZE) # sanitizers hold memory of their own
+    zn_train_test(resume_address_space resume.py address_space)
     set(comms thread)
     foreach(case lock config_file nan words swap)
     zn_train_test(hostile_${case} hostile.py ${case})
