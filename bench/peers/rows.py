@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of RESULTS.md: rows.py NAME... runs Zinc and a peer in turn (pair.py) and prints both and their ratios.
 
-A row is NAME.MODEL, NAME alone means both models. Peers need a Python with torch, transformers and deepspeed (README.md).
+A row is NAME.MODEL, NAME alone means all its models. Peers need a Python with torch, transformers and deepspeed (README.md);
+llmc, which is GPT-2 alone, a clone of llm.c whose folder $LLMC names.
 """
 import argparse
 import os
@@ -24,15 +25,20 @@ ROWS = {
     "torch_compile": (["--threads", "2"], "torch_step.py", ["--threads", "2", "--compile"]),
     "torch_bf16": (["--threads", "2", *BF16], "torch_step.py", ["--threads", "2", *BF16]),
     "torch_autocast": (["--threads", "2", *BF16], "torch_step.py", ["--threads", "2", "--autocast"]),
+    "llmc": (["--threads", "2"], "llmc_step.py", ["--threads", "2"]),
 }
+
+
+def models(row):
+    return ["gpt2"] if row == "llmc" else MODELS
 
 
 def wanted(names):
     for name in names:
         row, _, model = name.partition(".")
-        if row not in ROWS or model not in ("", *MODELS):
+        if row not in ROWS or model not in ("", *models(row)):
             sys.exit(f"no row {name}; there are {', '.join(ROWS)}, each with .gpt2 or .smollm2")
-        for m in [model] if model else MODELS:
+        for m in [model] if model else models(row):
             yield row, m
 
 

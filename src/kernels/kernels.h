@@ -86,7 +86,7 @@ typedef struct zn_result {
 } zn_result;
 
 /* The largest K whose result may be BF16: its sums are complete before any is put down. */
-#define ZN_GEMM_BF16_WHOLE_K 768
+#define ZN_GEMM_BF16_WHOLE_K 1024
 
 typedef struct zn_kernels {
     const char *isa; /* the zn_isa_name of what most slots are */
