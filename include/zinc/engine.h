@@ -94,11 +94,14 @@ typedef struct zinc_engine_params {
                              1 to 3); 0: each rank its own */
     const zinc_param_memory *param_memory; /* copied during create; NULL: the library's own. Ranks
                                               do not share parameters then */
+    int unscale_grown; /* fp16, a step after which the loss scale grows. 1: its gradients are
+                          divided by the grown scale before they are clipped, so that they count
+                          half, as in DeepSpeed; 0: by the one that its loss was multiplied by */
 } zinc_engine_params;
 
 #define ZINC_ENGINE_PARAMS_INIT                                                                    \
     {                                                                                              \
-        sizeof(zinc_engine_params), NULL, NULL, ZINC_OPTIMIZER_CONFIG, NULL, 0, 1.0, 1, NULL       \
+        sizeof(zinc_engine_params), NULL, NULL, ZINC_OPTIMIZER_CONFIG, NULL, 0, 1.0, 1, NULL, 0    \
     }
 
 /** Make an engine without parameters. Stage, types, buckets, offload, optimizer, schedule, loss

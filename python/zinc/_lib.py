@@ -78,7 +78,7 @@ class EngineParams(Struct):
     _fields_ = [("struct_size", c_size_t), ("comm", c_void_p), ("config", c_void_p),
                 ("optimizer", c_int), ("groups", c_void_p), ("n_groups", c_int),
                 ("grad_divisor", c_double), ("share_parameters", c_int),
-                ("param_memory", c_void_p)]
+                ("param_memory", c_void_p), ("unscale_grown", c_int)]
 
 
 class Param(Struct):

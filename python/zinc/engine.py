@@ -57,11 +57,12 @@ class Engine:
     """A zinc_engine. Methods are the functions of zinc/engine.h; values come and go through
     functions that take and give torch-free addresses."""
 
-    def __init__(self, comm, config, groups=None, optimizer=True, grad_divisor=1.0, memory=None):
+    def __init__(self, comm, config, groups=None, optimizer=True, grad_divisor=1.0, memory=None,
+                 unscale_grown=False):
         """memory: whole parameters lie where memory.get(block, n_bytes) says, an address, until
-        memory.put(block); see zinc_param_memory."""
+        memory.put(block); see zinc_param_memory. unscale_grown: see zinc_engine_params."""
         self.comm, self.handle = comm, c_void_p()
-        self.memory = memory
+        self.blocks = memory
         self._memory = memory and _lib.ParamMemory(
             get=_lib.GetMemory(lambda _ctx, block, n: _lib.kept_error(memory.get, block, n)),
             put=_lib.PutMemory(lambda _ctx, block, _ptr: memory.put(block)))
@@ -74,7 +75,8 @@ class Engine:
                                    groups=ctypes.cast(array, c_void_p) if array else None,
                                    n_groups=len(groups) if groups else 0, grad_divisor=grad_divisor,
                                    share_parameters=0,
-                                   param_memory=ctypes.addressof(self._memory) if memory else None)
+                                   param_memory=ctypes.addressof(self._memory) if memory else None,
+                                   unscale_grown=int(unscale_grown))
         lib.engine_create(byref(params), byref(self.handle))
 
     def add_unit(self, name):

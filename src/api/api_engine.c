@@ -132,6 +132,7 @@ static zinc_status configure(zinc_engine *e, const zinc_engine_params *p)
     e->scaler = zn_loss_scaler_from_config(v);
     e->clip = v->gradient_clipping;
     e->divisor = p->grad_divisor;
+    e->unscale_grown = p->unscale_grown != 0;
     e->unchecked = v->bf16.enabled && !v->bf16.check_grad_overflow;
     e->boundary = -1;
     e->n_groups = p->n_groups > 0 ? p->n_groups : 1;

@@ -217,6 +217,14 @@ static zinc_status check_can_step(const zinc_engine *engine)
     return ZINC_OK;
 }
 
+/* By how much the loss scale grows after this step, if all is finite. */
+static double growth(const zinc_engine *engine)
+{
+    zn_loss_scaler next = engine->scaler;
+    zn_ignore(zn_loss_scaler_update(&next, false)); /* fails on overflow only */
+    return next.scale / engine->scaler.scale;
+}
+
 zinc_status zinc_engine_step(zinc_engine *engine, const zinc_group *groups, zinc_step_result *out)
 {
     zn_zero_step_result step;
@@ -236,6 +244,7 @@ zinc_status zinc_engine_step(zinc_engine *engine, const zinc_group *groups, zinc
                                     .t = engine->n_applied + 1,
                                     .loss_scale = scale * engine->divisor,
                                     .clip = engine->clip,
+                                    .shrink = engine->unscale_grown ? growth(engine) : 0,
                                     .unchecked = engine->unchecked};
     ZN_TRY(zn_zero_step(engine->zero, &args, &step));
     engine->ready = false;

@@ -63,7 +63,8 @@ struct zinc_engine {
     zn_lr_schedule schedule;
     zn_loss_scaler scaler;
     double clip, divisor;
-    bool unchecked;         /* as zn_zero_step_args */
+    bool unchecked; /* as zn_zero_step_args */
+    bool unscale_grown;
     zn_optim_hyper *groups; /* [n_groups] lr is written at every step */
     double *group_lr;       /* [n_groups] NaN: the schedule's */
     int n_groups;

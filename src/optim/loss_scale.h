@@ -3,7 +3,8 @@
  *
  * Source: DynamicLossScaler of deepspeed/runtime/fp16/loss_scaler.py 0.19.8 (ZeRO 1-3; Zinc uses it
  * in every stage). Unlike DeepSpeed, a step unscales with the scale its loss was multiplied by,
- * also on the step that makes the scale grow (docs/deepspeed-differences.md). Layer: optim. */
+ * also on the step that makes the scale grow, unless the caller asks for the other
+ * (zinc_engine_params.unscale_grown; docs/deepspeed-differences.md). Layer: optim. */
 #ifndef ZN_OPTIM_LOSS_SCALE_H
 #define ZN_OPTIM_LOSS_SCALE_H
 

@@ -379,7 +379,9 @@ zinc_status zn_zero_step(zn_zero *zero, const zn_zero_step_args *args, zn_zero_s
                                   .overflow = !isfinite(total) && !args->unchecked,
                                   .bad_param = -1,
                                   .bad_rank = -1};
-    result.clip_coef = result.overflow ? 0 : clip_coefficient(result.grad_norm, args->clip);
+    const double shrink = args->shrink > 0 ? args->shrink : 1;
+    result.clip_coef =
+        result.overflow ? 0 : clip_coefficient(result.grad_norm / shrink, args->clip) / shrink;
     if (result.overflow)
         ZN_TRY(find_bad(zero, &result));
     else if (zero->p.optim)

@@ -157,6 +157,8 @@ typedef struct zn_zero_step_args {
     int64_t t;                    /* number of this applied step, from 1 */
     double loss_scale;            /* the loss was multiplied by it */
     double clip;                  /* gradient_clipping; 0: off */
+    double shrink;                /* gradients are divided by it too, after the norm is taken and
+                                     before they are clipped; 0: they are not */
     bool unchecked; /* apply gradients that are not finite too (they never scale the others) */
 } zn_zero_step_args;
 

@@ -224,6 +224,61 @@ static void an_overflow_skips_the_step_and_lowers_the_scale(void **state)
         assert_true(jobs[0].masters[i] == zn_f16_to_f32(zn_f32_to_f16(start[i])));
 }
 
+/* Two steps of a window of one: the second makes the scale grow. */
+typedef struct growth_job {
+    int unscale_grown;
+    float before[N_ELEMS]; /* masters before the second step */
+} growth_job;
+
+static zinc_status grow_once(rank_job *job, zinc_comm *comm)
+{
+    zinc_status status;
+    zinc_engine *engine = NULL;
+    growth_job *growth = job->ctx;
+    zinc_engine_params params = ZINC_ENGINE_PARAMS_INIT;
+    params.unscale_grown = growth->unscale_grown;
+    ZN_TRY(make_toy(job, comm, &params, &engine));
+    ZN_TRY_GOTO(zinc_engine_fill(engine, toy_value, NULL));
+    for (int step = 0; step < 2; step++) {
+        ZN_TRY_GOTO(read_toy(engine, growth->before));
+        ZN_TRY_GOTO(toy_micro_batch(engine, step, (float)zinc_engine_loss_scale(engine)));
+        job->last = (zinc_step_result)ZINC_STEP_RESULT_INIT;
+        ZN_TRY_GOTO(zinc_engine_step(engine, NULL, &job->last));
+    }
+    assert_true(job->last.loss_scale == 16 && zinc_engine_loss_scale(engine) == 32);
+    status = read_toy(engine, job->masters);
+fail:
+    zinc_engine_destroy(engine);
+    return status;
+}
+
+static void a_step_that_makes_the_scale_grow_may_count_half(void **state)
+{
+    static rank_job jobs[2][MAX_RANKS];
+    growth_job growth[2] = {{.unscale_grown = 0}, {.unscale_grown = 1}};
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        run_ranks(&(rank_job){.fn = grow_once,
+                              .settings =
+                                  "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 4, "
+                                  "\"loss_scale_window\": 1}, \"gradient_clipping\": 0, "
+                                  "\"optimizer\": {\"type\": \"SGD\", \"params\": "
+                                  "{\"lr\": 0.5}}",
+                              .n_ranks = 1,
+                              .ctx = &growth[i]},
+                  jobs[i]);
+    assert_memory_equal(growth[0].before, growth[1].before, sizeof growth[0].before);
+    assert_true(jobs[0][0].last.clip_coef == 1 && jobs[1][0].last.clip_coef == 0.5);
+    assert_true(jobs[0][0].last.grad_norm > 1);
+    assert_true(jobs[0][0].last.grad_norm == jobs[1][0].last.grad_norm);
+    for (int i = 0; i < N_ELEMS; i++) {
+        const double whole = jobs[0][0].masters[i] - growth[0].before[i];
+        const double half = jobs[1][0].masters[i] - growth[1].before[i];
+        assert_true(fabs(half - whole / 2) < 1e-6);
+    }
+    assert_true(fabs(jobs[0][0].masters[0] - growth[0].before[0]) > 1e-3);
+}
+
 /* ---- ranks that differ ---- */
 
 static zinc_status register_by_rank(rank_job *job, zinc_comm *comm)
@@ -382,6 +437,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(groups_have_their_own_rate_and_decay),
     cmocka_unit_test(without_an_optimizer_the_norm_is_told_and_nothing_changes),
     cmocka_unit_test(an_overflow_skips_the_step_and_lowers_the_scale),
+    cmocka_unit_test(a_step_that_makes_the_scale_grow_may_count_half),
     cmocka_unit_test(ranks_that_register_different_things_are_told),
     cmocka_unit_test(what_is_visited_restores_on_other_ranks_and_stages),
 };
