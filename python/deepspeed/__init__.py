@@ -4,15 +4,18 @@ over libzinc. What is not here refuses by name.
 
 Importing does nothing but define names: with this package installed accelerate imports it in every
 run, with or without a DeepSpeed configuration."""
-from . import accelerator, comm, ops, runtime, utils, zero
+from . import accelerator, checkpointing, comm, ops, runtime, utils, zero
 from ._engine import DeepSpeedEngine, initialize
 from ._refuse import refuse
+from .accelerator import get_accelerator
 from .comm import init_distributed
 from .runtime import lr_schedules
+from .utils import log_dist, logger
 
 __version__ = "0.19.8+zinc"
-__all__ = ["DeepSpeedEngine", "accelerator", "add_config_arguments", "comm", "init_distributed",
-           "initialize", "lr_schedules", "ops", "runtime", "utils", "zero"]
+__all__ = ["DeepSpeedEngine", "accelerator", "add_config_arguments", "checkpointing", "comm", "get_accelerator",
+           "init_distributed", "initialize", "log_dist", "logger", "lr_schedules", "ops", "runtime", "utils",
+           "zero"]
 
 
 def add_config_arguments(parser):

@@ -6,13 +6,15 @@ autograd has accumulated it, and dropped here; units are reduced in the order th
 common, the last first; `step` is libzinc's, and new values are copied back."""
 import contextlib
 import ctypes
+import math
 import weakref
 
 import torch
 import zinc
 
 from . import _config, _save, comm
-from ._memory import Blocks
+from ._memory import Blocks, return_large_blocks
+from ._refuse import refuse
 from ._stage3 import Part, from_rank, hold, let_go
 from ._units import Hooks, make_units, release_if_done
 from .ops._hold import Held
@@ -70,11 +72,14 @@ class DeepSpeedEngine(torch.nn.Module):
         if before is not None:
             before._take_hooks_off()
         _engine_of[model] = weakref.ref(self)
+        return_large_blocks()
         comm.init_distributed()
         self._comm = zinc.Comm()
         self.global_rank, self.world_size = self._comm.rank, self._comm.n_ranks
         self.local_rank = comm.get_local_rank()
+        self.dp_world_size, self.mp_world_size = self.world_size, 1
         self.device = torch.device("cpu")
+        self.training_dataloader = None
         self._stage = _config.stage_of(config)
         self.global_steps = self.skipped_steps = self.micro_steps = 0
         self._boundary = None     # what the script has said, from then on
@@ -148,7 +153,8 @@ class DeepSpeedEngine(torch.nn.Module):
             held = self._optimizer_and_groups(optimizer, model_parameters, resolved)
             self._held = held
             self.zinc = zinc.Engine(self._comm, resolved, self._library_groups(), held is not None,
-                                    grad_divisor=float(self.world_size), memory=Blocks())
+                                    grad_divisor=float(self.world_size), memory=Blocks(),
+                                    unscale_grown=True)  # losses are those of DeepSpeed
         finally:
             resolved.close()
         self.optimizer = ZincOptimizer(self, held) if held is not None else None
@@ -217,7 +223,7 @@ class DeepSpeedEngine(torch.nn.Module):
         for unit in self._units:
             self.zinc.acquire(unit.index)
             for param, index in zip(unit.params, unit.indices):
-                param.data = self._shown[index] = self.zinc.memory.view(
+                param.data = self._shown[index] = self.zinc.blocks.view(
                     self.zinc.data(index), param.shape, self._dtype)
             self.zinc.release(unit.index)
 
@@ -361,7 +367,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._ready = False
         result = self.zinc.step(self._library_groups())
         skipped = bool(result.skipped)
-        self._grad_norm = result.grad_norm
+        self._grad_norm = math.inf if skipped else result.grad_norm  # as DeepSpeed, whatever was not finite
         self.optimizer.overflow = skipped
         self.global_steps += 1
         self.skipped_steps += skipped
@@ -416,6 +422,21 @@ class DeepSpeedEngine(torch.nn.Module):
     def get_lr(self):
         return [group["lr"] for group in self._held.param_groups] if self._held else []
 
+    def get_mom(self):
+        groups = self._held.param_groups if self._held else []
+        return [group.get("betas", group.get("momentum")) for group in groups]
+
+    @property
+    def global_samples(self):
+        return self.global_steps * self.train_batch_size()
+
+    def get_batch_info(self):
+        return self.train_batch_size(), self._micro, self._gas
+
+    set_train_batch_size = refuse("engine.set_train_batch_size", "say train_batch_size in the configuration")
+    set_train_micro_batch_size = refuse("engine.set_train_micro_batch_size", "batches may have any number of rows "
+                                        "as they are")
+
     def train_batch_size(self):
         return self._micro * self._gas * self.world_size
 
@@ -442,6 +463,29 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def bfloat16_enabled(self):
         return self._dtype == torch.bfloat16
+
+    def loss_scale(self):
+        return self.zinc.loss_scale
+
+    def dynamic_loss_scale(self):
+        return self.fp16_enabled() and not (self.config.get("fp16") or {}).get("loss_scale")
+
+    def optimizer_name(self):
+        return (self.config.get("optimizer") or {}).get("type")
+
+    def scheduler_name(self):
+        return (self.config.get("scheduler") or {}).get("type")
+
+    def module_state_dict(self, destination=None, prefix="", keep_vars=False,
+                          exclude_frozen_parameters=False):
+        """Names and tensors of the module; under stage 3 they are empty outside GatheredParameters, as
+        in DeepSpeed."""
+        out = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        if exclude_frozen_parameters:
+            for name, param in self.module.named_parameters():
+                if not param.requires_grad:
+                    out.pop(prefix + name, None)
+        return out
 
     def was_step_applied(self):
         return self.optimizer is not None and not self.optimizer.overflow
@@ -545,4 +589,5 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         from torch.utils.data.distributed import DistributedSampler
         sampler = DistributedSampler(training_data, engine.world_size, engine.global_rank)
         loader = DataLoader(training_data, engine._micro, sampler=sampler, collate_fn=collate_fn)
+        engine.training_dataloader = loader
     return engine, engine.optimizer, loader, engine.lr_scheduler

@@ -4,7 +4,25 @@
 libzinc asks for blocks. One that it puts back loses its bytes and keeps its storage, which gets
 bytes again when the block is asked for next: views that autograd saved in between are right again
 when backward reads them."""
+import ctypes
+import os
+
 import torch
+
+_M_MMAP_THRESHOLD = -3
+_LARGE = 1 << 20
+
+
+def return_large_blocks():
+    """Have malloc give large blocks back to the system when they are freed. By itself glibc keeps
+    blocks as large as the largest that was freed, up to 32 MiB: where parameters, gradients and the
+    buffers of collectives come and go, holes of all their sizes stay in the process. What the
+    environment says about it is left as it is."""
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 class Blocks:

@@ -116,7 +116,7 @@ class Part:
         engine, index, unit = self.place
         engine.acquire(unit, kind)
         if self.block is None:
-            self.block = engine.memory.view(engine.data(index), self.shape, self.dtype)
+            self.block = engine.blocks.view(engine.data(index), self.shape, self.dtype)
         if self.block is not None and not apart:
             self.acquired = True
             self._shown(self.block)

@@ -66,7 +66,7 @@ def norms_of(how, stage):
         norms.append(engine.get_global_grad_norm())
     if stage == 3:  # counted by libzinc: two units, and between steps nothing
         assert 0 < engine.zinc.stats()["live_peak"] <= engine._most_live(), engine.zinc.stats()
-        assert engine.zinc.memory.bytes() == 0
+        assert engine.zinc.blocks.bytes() == 0
     engine.destroy()
     return norms
 

@@ -5,8 +5,10 @@
 
 #include "base/log.h"
 #include "base/fs.h"
+#include "base/json.h"
 #include "cli/accelerate_launch.h"
 #include "cli/cli.h"
+#include "config/config.h"
 #include "launch/launch.h"
 
 #define VALUE(option_name, meta, fallback, text)                                                   \
@@ -176,6 +178,49 @@ static zinc_status apply_accelerate(const char *path, zn_accelerate_launch *laun
     return ZINC_OK;
 }
 
+static zinc_status check_strict(const char *file)
+{
+    json_t *json = NULL;
+    zn_config *config = NULL;
+    zn_error strict;
+    if (!zn_fs_exists(file) || zn_fs_is_dir(file))
+        return ZINC_OK;
+    const zinc_status read = zn_json_load(file, &json);
+    zn_error_save(&strict, read);
+    json_decref(json);
+    if (read != ZINC_E_FORMAT)
+        return ZINC_OK;
+    const zinc_status superset =
+        zn_config_load(file, &config); /* E_CONFIG: the keys are wrong too */
+    zn_config_destroy(config);
+    if (superset != ZINC_OK && superset != ZINC_E_CONFIG)
+        return ZINC_OK; /* it is no configuration: the program says what it makes of it */
+    ZN_FAIL(ZINC_E_CONFIG,
+            "%s. transformers reads --deepspeed with Python's json, which takes no comments and no "
+            "trailing commas; make a plain file: zinc config check %s --for transformers --output "
+            "plain.json",
+            strict.message, file);
+}
+
+/* A Trainer script's --deepspeed F, before any process starts. (`zinc train` takes comments, and so
+ * does deepspeed.initialize, which reads --deepspeed_config.) */
+static zinc_status check_script_config(const zn_launch_options *o)
+{
+    static const char option[] = "--deepspeed";
+    const size_t n = sizeof option - 1;
+    const char *slash = strrchr(o->program[0], '/');
+    if (strcmp(slash ? slash + 1 : o->program[0], "zinc") == 0)
+        return ZINC_OK;
+    for (int i = 1; i < o->n_program; i++) {
+        const char *word = o->program[i];
+        if (strcmp(word, option) == 0 && i + 1 < o->n_program)
+            ZN_TRY(check_strict(o->program[i + 1]));
+        else if (strncmp(word, option, n) == 0 && word[n] == '=')
+            ZN_TRY(check_strict(word + n + 1));
+    }
+    return ZINC_OK;
+}
+
 static int run_launch(const zn_args *args)
 {
     zinc_status status;
@@ -192,6 +237,7 @@ static int run_launch(const zn_args *args)
     const bool by_hand = zn_launch_is_by_hand(&o);
     if (by_hand && !zn_args_given(args, "connect_timeout"))
         o.connect_timeout_s = BY_HAND_S;
+    ZN_TRY_GOTO(check_script_config(&o));
     if (!o.launcher && zn_launch_in_allocation(&o))
         o.launcher = "slurm";
     if (zn_args_flag(args, "dry_run", false))

@@ -45,6 +45,15 @@ expect 0 "strict JSON" "$zinc" config check "$data/tutorial_zero2.json" --for tr
     --output "$folder/out.json"
 cp "$folder/out.json" "$folder/out"
 holds "auto is kept" "d['train_batch_size'] == 'auto'"
+cp "$data/tutorial_zero2.json" "$folder/comments.json"
+for program in "script.py --deepspeed $folder/comments.json" "script.py --lr 1 --deepspeed=$folder/comments.json"; do
+    expect 1 "comments, which a Trainer script cannot read" "$zinc" launch --num_ranks 2 --dry_run $program
+    grep -q "comments.json: not valid JSON at line 17 .*--for transformers" "$folder/err" || { cat "$folder/err"; bad=1; }
+done
+for program in "zinc train --deepspeed $folder/comments.json" "script.py --deepspeed_config $folder/comments.json" \
+    "script.py --deepspeed $folder/out.json" "script.py --deepspeed $folder" "script.py --deepspeed"; do
+    expect 0 "what reads comments, or has none" "$zinc" launch --num_ranks 2 --dry_run $program
+done
 echo '{"hidden_size": 66}' >"$folder/config.json"
 echo '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
 "stage3_prefetch_bucket_size": "auto"}}' >"$folder/ds.json"

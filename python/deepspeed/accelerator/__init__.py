@@ -34,6 +34,35 @@ class CpuAccelerator:
     def empty_cache(self):
         return None
 
+    def manual_seed(self, seed):
+        import torch
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def memory_allocated(self, device_index=None):
+        """Resident bytes of the process: it is the CPU's memory."""
+        with open("/proc/self/statm", encoding="ascii") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def max_memory_allocated(self, device_index=None):
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
+
+    def reset_peak_memory_stats(self, device_index=None):
+        """The system's own peak stays."""
+
+    def total_memory(self, device_index=None):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def pin_memory(self, tensor, align_bytes=1):
+        return tensor
+
+    def on_accelerator(self, tensor):
+        return tensor.device.type == "cpu"
+
     def communication_backend_name(self):
         return "gloo"
 

@@ -5,14 +5,16 @@ import os
 import shutil
 import sys
 
+from zinc import program
+
 DEEPSPEED_ENVIRONMENT_NAME = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
 
 
 def main(args=None):
-    zinc = shutil.which("zinc")
+    zinc = program.path() or shutil.which("zinc")
     if zinc is None:
-        raise SystemExit("zinc: the program `zinc` is not on PATH: `make install` puts it there. On one machine "
-                         "torchrun and accelerate launch need no launcher")
+        raise SystemExit("zinc: the program `zinc` is not in this package and not on PATH: `pip install ./python` "
+                         "or `make install` puts it there")
     # A .py program runs under the first python3 of PATH: that of this environment.
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     os.execv(zinc, [zinc, "launch"] + (sys.argv[1:] if args is None else list(args)))

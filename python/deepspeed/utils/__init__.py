@@ -1,35 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """deepspeed.utils: the logger, and looking at parameters of an engine."""
-import logging
-import sys
-
 from . import groups
 from .._refuse import refuse
 from ..comm import is_initialized
+from ..runtime.dataloader import RepeatingLoader
+from .logging import log_dist, logger
 
-__all__ = ["groups", "is_initialized", "logger", "log_dist", "safe_get_full_fp32_param",
-           "safe_get_full_grad", "safe_get_full_optimizer_state", "safe_set_full_fp32_param",
-           "safe_set_full_optimizer_state", "set_z3_leaf_modules"]
-
-
-def _make_logger():
-    out = logging.getLogger("DeepSpeed")
-    if not out.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] [zinc] %(message)s"))
-        out.addHandler(handler)
-        out.setLevel(logging.WARNING)
-        out.propagate = False
-    return out
-
-
-logger = _make_logger()
-
-
-def log_dist(message, ranks=None, level=logging.INFO):
-    from ..comm import get_rank
-    if not ranks or -1 in ranks or get_rank() in ranks:
-        logger.log(level, message)
+__all__ = ["RepeatingLoader", "get_z3_leaf_modules", "groups", "is_initialized", "logger", "log_dist",
+           "safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state",
+           "safe_set_full_fp32_param", "safe_set_full_optimizer_state", "set_z3_leaf_module",
+           "set_z3_leaf_modules", "unset_z3_leaf_modules"]
 
 
 def _read(param, what):
@@ -117,13 +97,31 @@ safe_get_local_optimizer_state = refuse("safe_get_local_optimizer_state", "a ran
                                         "use safe_get_full_optimizer_state")
 
 
+def _of_classes(model, classes):
+    return [m for m in model.modules()
+            if any(type(m).__name__ == c if isinstance(c, str) else isinstance(m, c) for c in classes)]
+
+
 def set_z3_leaf_modules(model, leaf_module_classes):
     """Modules of these classes, or class names, are gathered whole. Returns them."""
-    found = [m for m in model.modules()
-             if any(type(m).__name__ == c if isinstance(c, str) else isinstance(m, c)
-                    for c in leaf_module_classes)]
+    found = _of_classes(model, leaf_module_classes)
     if not found:
         raise ValueError(f"no module of type {leaf_module_classes} in the model")
     for module in found:
         module._z3_leaf = True
     return found
+
+
+def set_z3_leaf_module(model, flag):
+    model._z3_leaf = bool(flag)
+
+
+def unset_z3_leaf_modules(model, leaf_module_classes):
+    found = _of_classes(model, leaf_module_classes)
+    for module in found:
+        module._z3_leaf = False
+    return found
+
+
+def get_z3_leaf_modules(model):
+    return [m for m in model.modules() if getattr(m, "_z3_leaf", False)]

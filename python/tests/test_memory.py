@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stage 3 holds two units' parameters at a time, forward and backward: by the engine's count, and by
+what the system says of the process."""
+import os
+import tempfile
+import time
+import unittest
+
+import support
+
+LAYERS, WIDTH = 12, 1152  # a layer: two matrices of 5.1 MiB
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * PAGE
+
+
+def settled():
+    """Once threads of gloo have let go of what they moved last."""
+    out = []
+    for _ in range(10):
+        out.append(resident())
+        time.sleep(0.02)
+    return min(out)
+
+
+def make():
+    import torch
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(WIDTH)
+            self.up = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+            self.down = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, x):
+            return x + self.down(torch.relu(self.up(self.norm(x))))
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    return Model()
+
+
+def measure():
+    """Bytes of a unit; {pass: (most gathered, by how much the process had grown at least and at most
+    while a layer ran)}; most gathered as the engine counts it."""
+    import deepspeed
+    import torch
+    torch.manual_seed(0)
+    config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+              "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 2 * WIDTH}}
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        model = make()
+    engine = deepspeed.initialize(model=model, config=config)[0]
+    assert engine.zinc.stats()["persistent_elems"] == 2 * LAYERS * WIDTH  # the norms
+    rows, seen = torch.randn(2, WIDTH), {}
+    what, start = "train", resident()
+
+    def look(*_):
+        grown = resident() - start
+        most, least, largest = seen.get(what, (0, grown, grown))
+        seen[what] = (max(most, engine.zinc.blocks.bytes()), min(least, grown), max(largest, grown))
+
+    def watch(_module, _args, output):
+        look()
+        if output.requires_grad:
+            output.register_hook(look)
+
+    for layer in model.layers:
+        layer.up.register_forward_hook(watch)
+        layer.down.register_forward_hook(watch)
+    for _step in range(2):
+        engine.backward(engine(rows).pow(2).mean())
+        engine.step()
+    what = "warm up"
+    with torch.no_grad():
+        engine(rows)
+        what, start = "evaluate", settled()
+        engine(rows)
+    out = {"unit": 4 * 2 * WIDTH * WIDTH, "seen": seen, "live": 4 * engine.zinc.stats()["live_peak"]}
+    engine.destroy()
+    return out
+
+
+class Memory(unittest.TestCase):
+    def test_at_most_two_of_twelve_units_are_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = support.ranks(2, "test_memory", "measure", folder=folder)
+        for got in results:
+            unit, seen = got["unit"], got["seen"]
+            self.assertLessEqual(got["live"], 2 * unit)
+            self.assertEqual(seen["train"][0], 2 * unit)  # one that is used and one that comes
+            self.assertEqual(seen["evaluate"][0], unit)
+            self.assertAlmostEqual(seen["evaluate"][1] / unit, 1, delta=0.1)
+            self.assertLess(seen["evaluate"][2], 4 * unit)  # gloo's copies of what it moves, too
+            # Two units, one's gradients at torch and at libzinc, gloo's copies: the model has 12.
+            self.assertLess(seen["train"][2], 7 * unit)
+
+
+if __name__ == "__main__":
+    unittest.main()
