@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SKIP = {".git", "build", "demo", "data", "corpus", "__pycache__"}
+SKIP = {".git", "build", "demo", "data", "corpus", "__pycache__", "deepspeed.egg-info"}
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 60
 

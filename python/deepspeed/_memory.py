@@ -10,7 +10,7 @@ import os
 import torch
 
 _M_MMAP_THRESHOLD = -3
-_LARGE = 1 << 20
+_LARGE = 4 << 20
 
 
 def return_large_blocks():
