@@ -204,6 +204,21 @@ for i in range(8): print(json.dumps({"input_ids": [(7 * i + 13 * j) % 300 for j 
         cmp "$state/work/one/model.safetensors" "$state/work/$launcher/model.safetensors"
     done
 
+    # each host's /tmp is its own; the rate must not depend on --max_steps
+    train="$train --lr_scheduler_type constant"
+    (cd "$state/work" && $state/$train --ranks 4 --max_steps 4 --save_dtype float32 --output_dir whole >"$state/out" 2>&1)
+    launch $train --max_steps 2 --save_steps 2 --output_dir /tmp/apart
+    expect 0 "hosts without a common folder" 'is another folder on each of 2 nodes'
+    launch $train --max_steps 4 --save_steps 2 --save_total_limit 1 --output_dir /tmp/apart --resume_from_checkpoint
+    expect 0 "they go on" 'going on after step 2 '
+    "$zinc" export "$state/h2/tmp/apart" "$state/h1/tmp/apart" "$state/work/both" --dtype float32 >"$state/out" 2>"$state/err" ||
+        { cat "$state/err"; exit 1; }
+    cmp "$state/work/both/model.safetensors" "$state/work/whole/model.safetensors"
+    [ ! -e "$state/h2/tmp/apart/checkpoint-2" ] || { echo "the other host's old checkpoint is left"; exit 1; }
+    mv "$state/h2/tmp/apart/checkpoint-4/shard-00003-of-00004.safetensors" "$state/work"
+    launch $train --max_steps 5 --output_dir /tmp/apart --resume_from_checkpoint
+    expect 4 "a part is missing" 'shard-00003-of-00004.safetensors is on no node of this run: it was written on the node h2'
+
     (for ((n = 0; n < 200; n++)); do [ -s "$state/work/told/metrics.jsonl" ] && break || sleep 0.1; done
         on 1 sh -c 'kill -TERM "$(ps -eo pid,args | grep "[z]inc launch" | grep -v "sh -c" | head -1 | sed "s/^ *//" | cut -d" " -f1)"') &
     launch $train --max_steps 1000000 --save_on_signal --output_dir told
