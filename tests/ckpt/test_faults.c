@@ -305,8 +305,6 @@ static void try_all(void **state, void (*prepare)(situation *s), zinc_status (*a
     for (int f = 0; f < N_FAULTS; f++)
         for (s.nth = 1;; s.nth++) {
             s.fault = &faults[f];
-            remove_tree(in(&s, "out"));
-            remove_tree(in(&s, "hf"));
             prepare(&s);
             planned = s.fault;
             planned_nth = s.nth;
@@ -333,6 +331,7 @@ static void try_all(void **state, void (*prepare)(situation *s), zinc_status (*a
 
 static void one_good(situation *s)
 {
+    remove_tree(in(s, "out"));
     assert_ok(try_make_checkpoint(in(s, "out"), 1, 7, 1));
 }
 
@@ -407,8 +406,16 @@ static void a_save_over_the_same_step_leaves_one_of_both(void **state)
 
 static void three_good(situation *s)
 {
+    remove_tree(in(s, "out"));
     for (int step = 1; step <= 3; step++)
         assert_ok(try_make_checkpoint(in(s, "out"), step, 7, step));
+}
+
+/* Nothing that is tried changes them. */
+static void three_good_once(situation *s)
+{
+    if (!zn_fs_exists(in(s, "out")))
+        three_good(s);
 }
 
 static int loaded;
@@ -432,7 +439,7 @@ static void values_are_right_or_refused(situation *s)
 
 static void a_load_that_fails_anywhere_says_where_and_gives_no_wrong_value(void **state)
 {
-    try_all(state, three_good, load, values_are_right_or_refused);
+    try_all(state, three_good_once, load, values_are_right_or_refused);
 }
 
 static int found;
@@ -458,7 +465,7 @@ static void damage_is_found(situation *s)
 
 static void a_verification_finds_what_is_wrong_anywhere(void **state)
 {
-    try_all(state, three_good, verify, damage_is_found);
+    try_all(state, three_good_once, verify, damage_is_found);
 }
 
 static zinc_status keep_one(situation *s)
@@ -495,7 +502,8 @@ static zinc_status export(const situation *s, const char *name)
 
 static void one_exported(situation *s)
 {
-    three_good(s);
+    three_good_once(s);
+    remove_tree(in(s, "hf"));
     assert_ok(export(s, "out/checkpoint-1"));
 }
 
