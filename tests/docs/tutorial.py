@@ -20,7 +20,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.S | re.M)
 # What --write replaces by "…": what differs from run to run and from machine to machine.
 VARYING = [(r"[\d.]+[kM]? tokens/s", "… tokens/s"), (r"host [\d.]+ [MG]iB", "host …"),
            (r"  \d+% of peak", "  …% of peak"), (r"  eta \S+", "  eta …"), (r"grad_norm \S+", "grad_norm …"), (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "…"),
-           (r"hash to [0-9a-f]+", "hash to …"), (r"waited [\d.]+ \S+", "waited …"),
+           (r"hash to [0-9a-f]+", "hash to …"), (r"clipped in \d+ of", "clipped in … of"), (r"waited [\d.]+ \S+", "waited …"),
            (r'"ids":\[[\d,]+\]', '"ids":[…]'), (r"\d+ rows;", "… rows;"), (r"targets \d+", "targets …"),
            (r" -x \S.* \S+/zinc ", " …zinc ")]
 
