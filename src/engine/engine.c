@@ -410,14 +410,44 @@ static zinc_status save_range(void *ctx, int param, int64_t offset, int64_t n, c
     return zn_weights_writer_write(ctx, param, offset, n, values);
 }
 
+/* wide[i]: parameter i is fp32 among 16-bit ones in the folder that the weights came from. Rank 0's
+ * copy of the folder decides for all; if it is gone, none is. */
+static zinc_status find_wide(const zn_engine *engine, unsigned char *wide)
+{
+    zinc_status status;
+    zn_comm *comm = engine->p.comm;
+    const size_t n = (size_t)engine->list.n_specs;
+    unsigned char *all = NULL;
+    zn_weight_map *map = NULL;
+    bool mixed = false;
+    ZN_TRY_GOTO(zn_alloc_array(&all, n * (size_t)zn_comm_n_ranks(comm), 1, "types to be saved"));
+    if (zn_comm_rank(comm) == 0 && engine->source &&
+        zn_weight_map_open(engine->source, engine->p.spec, &engine->list, &map) == ZINC_OK)
+        for (int i = 0; i < engine->list.n_specs; i++) {
+            wide[i] = zn_weight_map_dtype(map, i) == ZN_DTYPE_F32;
+            mixed = mixed || !wide[i];
+        }
+    if (!mixed)
+        memset(wide, 0, n);
+    ZN_TRY_GOTO(zn_comm_exchange(comm, wide, n, all, "types to be saved"));
+    memcpy(wide, all, n);
+    status = ZINC_OK;
+fail:
+    zn_weight_map_destroy(map);
+    zn_free(all);
+    return status;
+}
+
 static zinc_status plan_files(const zn_engine *engine, const char *dir, zn_dtype dtype,
-                              int64_t max_shard_bytes, zn_weights_writer **out)
+                              const unsigned char *wide, int64_t max_shard_bytes,
+                              zn_weights_writer **out)
 {
     zn_tensor_plan *plan = NULL;
     ZN_TRY(zn_alloc_array(&plan, (size_t)engine->list.n_specs, sizeof *plan, "a save plan"));
     for (int i = 0; i < engine->list.n_specs; i++) {
         const zn_param_spec *spec = &engine->list.specs[i];
-        plan[i] = (zn_tensor_plan){.name = spec->name, .dtype = dtype, .n_dims = spec->n_dims};
+        plan[i] = (zn_tensor_plan){
+            .name = spec->name, .dtype = wide[i] ? ZN_DTYPE_F32 : dtype, .n_dims = spec->n_dims};
         for (int d = 0; d < spec->n_dims; d++)
             plan[i].shape[d] = spec->shape[d];
     }
@@ -433,20 +463,26 @@ static zinc_status write_part(zn_engine *engine, zn_weights_writer *writer)
     return zn_weights_writer_flush(writer);
 }
 
-zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,
+zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype, bool as_loaded,
                            int64_t max_shard_bytes)
 {
     zinc_status status;
+    unsigned char *wide = NULL;
     zn_comm *comm = engine->p.comm;
     const bool leader = zn_comm_rank(comm) == 0;
     zn_weights_writer *writer = NULL;
-    ZN_TRY_GOTO(zn_comm_agree(comm, plan_files(engine, dir, dtype, max_shard_bytes, &writer)));
+    ZN_TRY_GOTO(zn_comm_agree(
+        comm, zn_alloc_array(&wide, (size_t)engine->list.n_specs, 1, "types to be saved")));
+    if (as_loaded && dtype != ZN_DTYPE_F32)
+        ZN_TRY_GOTO(find_wide(engine, wide));
+    ZN_TRY_GOTO(
+        zn_comm_agree(comm, plan_files(engine, dir, dtype, wide, max_shard_bytes, &writer)));
     ZN_TRY_GOTO(zn_comm_agree(comm, leader ? zn_weights_writer_begin(writer) : ZINC_OK));
     ZN_TRY_GOTO(zn_comm_agree(comm, write_part(engine, writer)));
     ZN_TRY_GOTO(zn_comm_agree(comm, leader ? zn_weights_writer_commit(writer) : ZINC_OK));
-    zn_weights_writer_destroy(writer);
-    return ZINC_OK;
+    status = ZINC_OK;
 fail:
     zn_weights_writer_destroy(writer);
+    zn_free(wide);
     return status;
 }

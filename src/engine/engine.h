@@ -92,10 +92,11 @@ ZINC_MUST_CHECK zinc_status zn_engine_eval(zn_engine *engine, const zn_batch *ba
                                            double *loss_sum);
 
 /** Write model.safetensors (or shards) into dir from the fp32 masters, rounded to dtype; every rank
- *  writes its own ranges, nothing is gathered. max_shard_bytes 0: one file. Frozen parameters are
+ *  writes its own ranges, nothing is gathered. max_shard_bytes 0: one file. as_loaded: what is fp32
+ *  in an otherwise 16-bit folder that the weights came from stays fp32. Frozen parameters are
  *  read again where they came from if training holds them rounded. */
 ZINC_MUST_CHECK zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype,
-                                           int64_t max_shard_bytes);
+                                           bool as_loaded, int64_t max_shard_bytes);
 
 /* What a run has besides parameters and optimizer state. */
 typedef struct zn_engine_progress {

@@ -122,6 +122,11 @@ void zn_weight_map_destroy(zn_weight_map *map)
     zn_free(map);
 }
 
+zn_dtype zn_weight_map_dtype(const zn_weight_map *map, int param)
+{
+    return map->tensor_of[param]->dtype;
+}
+
 zinc_status zn_weight_map_read(void *map, int param, int64_t offset, int64_t n, float *out)
 {
     return zn_tensor_read(((zn_weight_map *)map)->tensor_of[param], offset, n, out);

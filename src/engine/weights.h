@@ -19,6 +19,9 @@ ZINC_MUST_CHECK zinc_status zn_weight_map_open(const char *model_dir, const zn_m
                                                const zn_param_list *list, zn_weight_map **out);
 void zn_weight_map_destroy(zn_weight_map *map);
 
+/** What the folder stores a parameter as. */
+zn_dtype zn_weight_map_dtype(const zn_weight_map *map, int param);
+
 /** Elements [offset, offset + n) of parameter `param` as fp32. A zn_zero_read_fn: ctx is the map.
  */
 zinc_status zn_weight_map_read(void *map, int param, int64_t offset, int64_t n, float *out);

@@ -236,7 +236,8 @@ static zinc_status save_model(rank_run *run, const char *dir)
     if (run->rank == 0)
         status = zn_fs_mkdirs(dir);
     ZN_TRY(zn_comm_agree(run->comm, status));
-    ZN_TRY(zn_engine_save(run->engine, dir, s->save_dtype, s->o->max_shard_bytes));
+    ZN_TRY(
+        zn_engine_save(run->engine, dir, s->save_dtype, !s->o->save_dtype, s->o->max_shard_bytes));
     if (run->rank == 0)
         status = zn_train_copy_model_files(s, dir);
     return zn_comm_agree(run->comm, status);

@@ -159,16 +159,16 @@ class Bench:
         done = subprocess.run([self.zinc, *map(str, argv)], capture_output=True, text=True, input=stdin, timeout=200)
         return Run(done, None)
 
-    def train(self, settings=None, model=None, rows=None, ranks=1, steps=3, extra=(), ok=True):
-        """zinc train, unshuffled and without dropout; settings: a ds_config as a dict or as text."""
+    def train(self, settings=None, model=None, rows=None, ranks=1, steps=3, extra=(), ok=True, save_dtype="float32"):
+        """zinc train, unshuffled and without dropout; settings: a ds_config as a dict or as text; save_dtype None: not given."""
         self.n += 1
         out = self.path(f"out{self.n}")
         argv = [self.zinc, "train", "--model", model or self.g2, "--train_file", rows or self.ragged, "--output_dir", out, "--ranks",
                 str(ranks), "--threads", "1", "--shuffle", "false", "--dropout", "0", "--max_steps", str(steps)]
         if settings is not None:
             argv += ["--deepspeed", self.write(f"ds{self.n}.json", settings if isinstance(settings, str) else json.dumps(settings))]
-        if "--save_dtype" not in extra:
-            argv += ["--save_dtype", "float32"]
+        if save_dtype:
+            argv += ["--save_dtype", save_dtype]
         run = Run(subprocess.run(argv + list(map(str, extra)), capture_output=True, text=True, timeout=200), out)
         if ok and run.code != 0:
             raise AssertionError(f"{' '.join(argv + list(map(str, extra)))}\nexit {run.code}\n{run.stderr}")

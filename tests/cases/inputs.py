@@ -125,9 +125,25 @@ def ranks_with_rows_of_unequal_length_agree(b):
 def a_saved_model_has_the_names_and_types_of_the_one_it_came_from(b):
     before = read_safetensors(os.path.join(b.g2, "model.safetensors"))
     for dtype, kind in (("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16")):
-        after = b.train(config({"zero_optimization": {"stage": 3}}), ranks=2, extra=["--save_dtype", dtype]).weights
+        after = b.train(config({"zero_optimization": {"stage": 3}}), ranks=2, save_dtype=dtype).weights
         same("names and shapes", {n: t[1] for n, t in before.items()}, {n: t[1] for n, t in after.items()})
         same("types", {kind}, {t[0] for t in after.values()})
+
+
+def what_is_fp32_in_a_16_bit_file_stays_fp32(b):
+    """Two kinds of tensors in, the same two out, on any number of ranks; what is asked for by name is one kind."""
+    def narrow(tensors):
+        for i, (name, (_, shape, data)) in enumerate(sorted(tensors.items())):
+            if i % 3:
+                tensors[name] = ("BF16", shape, bytes(x for k in range(0, len(data), 4) for x in data[k + 2:k + 4]))
+    model = b.copy_model(b.g2, "two_kinds", narrow, {"dtype": "bfloat16"})
+    before = {n: t[:2] for n, t in read_safetensors(os.path.join(model, "model.safetensors")).items()}
+    same("kinds in", {"F32", "BF16"}, {t[0] for t in before.values()})
+    for ranks in (1, 3):
+        run = b.train(config({"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}), model=model, ranks=ranks, save_dtype=None)
+        same("types and shapes", before, {n: t[:2] for n, t in run.weights.items()})
+        again = b.train(config({"zero_optimization": {"stage": 1}}), model=run.out, ranks=2, save_dtype="bfloat16")
+        same("types asked for", {"BF16"}, {t[0] for t in again.weights.values()})
 
 
 if __name__ == "__main__":
