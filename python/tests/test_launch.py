@@ -93,7 +93,7 @@ def log_of(folder):
 
 
 class OneFailsAll(unittest.TestCase):
-    def fail(self, command, how, code, *texts):
+    def ends(self, command, how, code, *texts):
         with tempfile.TemporaryDirectory() as folder:
             done = run(folder, FAILS, *command, "script.py", how)
             self.assertEqual(done.returncode, code, done.stderr[-3000:])
@@ -105,16 +105,16 @@ class OneFailsAll(unittest.TestCase):
 
     @unittest.skipUnless(PROGRAM, "ZINC_PROGRAM is not set")
     def test_an_exception_under_the_command_deepspeed(self):
-        self.fail(DEEPSPEED + ["--num_gpus", "2", "--master_port", str(support.free_port())], "raise", 1,
+        self.ends(DEEPSPEED + ["--num_gpus", "2", "--master_port", str(support.free_port())], "raise", 1,
                   "rank 1 on localhost exited with code 1", "    [rank1]: ValueError: a bad row in the data")
 
     @unittest.skipUnless(PROGRAM, "ZINC_PROGRAM is not set")
     def test_a_killed_rank_under_the_command_deepspeed(self):
-        self.fail(DEEPSPEED + ["--num_gpus", "2", "--master_port", str(support.free_port())], "kill",
+        self.ends(DEEPSPEED + ["--num_gpus", "2", "--master_port", str(support.free_port())], "kill",
                   128 + signal.SIGKILL, "rank 1 on localhost was ended by signal 9")
 
     def test_a_killed_rank_under_torchrun(self):
-        self.fail(TORCHRUN + ["--master_port", str(support.free_port())], "kill", 1, "local_rank: 1",
+        self.ends(TORCHRUN + ["--master_port", str(support.free_port())], "kill", 1, "local_rank: 1",
                   "on rank 0 in ")
 
 

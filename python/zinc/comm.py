@@ -6,12 +6,32 @@ collectives of the program and of libzinc cannot be taken for one another."""
 import atexit
 import ctypes
 import datetime
+import functools
 import os
+import time
 import weakref
 from ctypes import byref, c_void_p
 
 from ._lib import (AllGather, Abort, Broadcast, Close, CommHost, CommParams, E_COMM, Split, Test, Wait,
                    guarded, lib)
+
+
+PEER_ENDS_S = 3.0  # from closing its connections to its exit, for a process that takes torch down
+
+
+def _peers_first(collective):
+    """A collective that fails because a peer is gone fails a little later: a peer that ends by an error
+    of its own closes its connections before it exits, and whoever watches the ranks names the first
+    that exits as the cause."""
+    @functools.wraps(collective)
+    def wrapped(*args):
+        try:
+            return collective(*args)
+        except RuntimeError:
+            time.sleep(PEER_ENDS_S)
+            raise
+
+    return guarded(wrapped, E_COMM)
 
 
 def local_threads():
@@ -54,10 +74,10 @@ class _Transport:
         self._groups = []
         # Kept: the library calls these as long as the comm lives.
         self.host = CommHost(rank=self.ranks.index(dist.get_rank()), n_ranks=len(self.ranks), check_calls=1,
-                             all_gather=AllGather(guarded(self._all_gather, E_COMM)),
-                             all_to_all=AllGather(guarded(self._all_to_all, E_COMM)),
-                             broadcast=Broadcast(guarded(self._broadcast, E_COMM)),
-                             wait=Wait(guarded(self._wait, E_COMM)), test=Test(), abort=Abort(),
+                             all_gather=AllGather(_peers_first(self._all_gather)),
+                             all_to_all=AllGather(_peers_first(self._all_to_all)),
+                             broadcast=Broadcast(_peers_first(self._broadcast)),
+                             wait=Wait(_peers_first(self._wait)), test=Test(), abort=Abort(),
                              split=Split(guarded(self._split, E_COMM)), close=Close())
         atexit.register(_leave, weakref.ref(self))
 
