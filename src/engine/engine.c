@@ -411,16 +411,14 @@ static zinc_status save_range(void *ctx, int param, int64_t offset, int64_t n, c
 }
 
 /* wide[i]: parameter i is fp32 among 16-bit ones in the folder that the weights came from. Rank 0's
- * copy of the folder decides for all; if it is gone, none is. */
+ * copy of the folder decides for all; if it is gone, none is. Behind wide is room for all ranks'.
+ */
 static zinc_status find_wide(const zn_engine *engine, unsigned char *wide)
 {
-    zinc_status status;
     zn_comm *comm = engine->p.comm;
     const size_t n = (size_t)engine->list.n_specs;
-    unsigned char *all = NULL;
     zn_weight_map *map = NULL;
     bool mixed = false;
-    ZN_TRY_GOTO(zn_alloc_array(&all, n * (size_t)zn_comm_n_ranks(comm), 1, "types to be saved"));
     if (zn_comm_rank(comm) == 0 && engine->source &&
         zn_weight_map_open(engine->source, engine->p.spec, &engine->list, &map) == ZINC_OK)
         for (int i = 0; i < engine->list.n_specs; i++) {
@@ -429,13 +427,10 @@ static zinc_status find_wide(const zn_engine *engine, unsigned char *wide)
         }
     if (!mixed)
         memset(wide, 0, n);
-    ZN_TRY_GOTO(zn_comm_exchange(comm, wide, n, all, "types to be saved"));
-    memcpy(wide, all, n);
-    status = ZINC_OK;
-fail:
     zn_weight_map_destroy(map);
-    zn_free(all);
-    return status;
+    ZN_TRY(zn_comm_exchange(comm, wide, n, wide + n, "types to be saved"));
+    memcpy(wide, wide + n, n);
+    return ZINC_OK;
 }
 
 static zinc_status plan_files(const zn_engine *engine, const char *dir, zn_dtype dtype,
@@ -472,7 +467,9 @@ zinc_status zn_engine_save(zn_engine *engine, const char *dir, zn_dtype dtype, b
     const bool leader = zn_comm_rank(comm) == 0;
     zn_weights_writer *writer = NULL;
     ZN_TRY_GOTO(zn_comm_agree(
-        comm, zn_alloc_array(&wide, (size_t)engine->list.n_specs, 1, "types to be saved")));
+        comm,
+        zn_alloc_array(&wide, (size_t)engine->list.n_specs * (size_t)(zn_comm_n_ranks(comm) + 1), 1,
+                       "types to be saved")));
     if (as_loaded && dtype != ZN_DTYPE_F32)
         ZN_TRY_GOTO(find_wide(engine, wide));
     ZN_TRY_GOTO(
